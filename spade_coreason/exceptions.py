@@ -16,6 +16,14 @@ CoReasonError
 ├── ForbiddenError               the caller may not do this.
 ├── StepUncertainError           a durable step was cut off, and must not run again by itself.
 ├── StepMismatchError            a durable step has other arguments than in an earlier run of the turn.
+│   ├── UnknownStepError         a turn that goes on after an answer began a step that its earlier run had not.
+│   └── MissingStepError         a turn that goes on after an answer left out a step of its earlier run.
+├── VariableChangedError         a variable was changed while the turn that stores it waited for an answer.
+├── QuestionExpiredError         nobody answered a question in time.
+├── ApprovalError                a call was not approved.
+│   ├── ApprovalDeniedError      somebody denied it.
+│   ├── ApprovalExpiredError     nobody decided in time.
+│   └── ApprovalRefusedError     nobody can be asked about it.
 ├── KnowledgeError               a document cannot be added to the knowledge of an agent.
 ├── ModelError                   a model did not return a usable completion or result.
 ├── ContextTooLongError          the context of a request is longer than the language model accepts (llm).
@@ -28,6 +36,7 @@ CoReasonError
 └── PeerError                    a request to another agent had no successful reply.
     ├── PeerTimeoutError         there was no complete reply in time.
     ├── PeerUnavailableError     the server reports that there is no such agent online.
+    ├── PeerParkedError          the agent waits for a person's answer; ask again later under the same id.
     ├── PeerRefusedError         the agent refuses to talk with us.
     ├── RequestTooLongError      the request is too long and was not sent.
     ├── AnswerTooLongError       the agent sent too much in answer to one request.
@@ -223,6 +232,79 @@ class StepMismatchError(CoReasonError):
         self.given = given
 
 
+class UnknownStepError(StepMismatchError):
+    """The durable step `name` is not one of the run that asked a person, so its function was not called. The turn fails."""
+
+    def __init__(self, name: str, number: int) -> None:
+        CoReasonError.__init__(
+            self,
+            f"the durable step {name!r} (use {number}) was not begun by the run that asked a person; the code before a question"
+            " has to begin the same steps when it runs again: was the agent changed meanwhile?",
+        )
+        self.name, self.number, self.stored, self.given = name, number, "", ""
+
+
+class MissingStepError(StepMismatchError):
+    """The durable step `name`, of the run that asked a person, was not begun before the question `question`. The turn fails."""
+
+    def __init__(self, name: str, number: int, question: str) -> None:
+        CoReasonError.__init__(
+            self,
+            f"the durable step {name!r} (use {number}) was begun by the run that asked a person, and this run came to"
+            f" {question!r} without it; the code before a question has to begin the same steps when it runs again: was the"
+            " agent changed meanwhile?",
+        )
+        self.name, self.number, self.stored, self.given = name, number, "", ""
+
+
+class VariableChangedError(CoReasonError):
+    """The variable `key` was changed by another turn while this one waited for a person's answer. The turn fails."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(
+            f"variable {key!r} was changed by another turn while this one waited for an answer; store it under another name, or"
+            " ask before you read it"
+        )
+        self.key = key
+
+
+class QuestionExpiredError(CoReasonError):
+    """Nobody answered the question `question_id` in time."""
+
+    def __init__(self, question_id: str) -> None:
+        super().__init__(f"nobody answered the question {question_id} in time; ask again, or go on without an answer")
+        self.question_id = question_id
+
+
+class ApprovalError(CoReasonError):
+    """The call `name` was not approved, so its function was not called."""
+
+    def __init__(self, name: str, problem: str) -> None:
+        super().__init__(f"{name}: {problem}")
+        self.name = name
+        self.problem = problem
+
+
+class ApprovalDeniedError(ApprovalError):
+    """The person `person` (a bare JID, or a user of the machine) denied the call. `reason` is what they said, or ""."""
+
+    def __init__(self, name: str, person: str, reason: str = "") -> None:
+        super().__init__(name, f"denied by {person}{f': {reason}' if reason else ''}")
+        self.person = person
+        self.reason = reason
+
+
+class ApprovalExpiredError(ApprovalError):
+    """Nobody decided about the call in time."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name, "nobody decided in time; ask again")
+
+
+class ApprovalRefusedError(ApprovalError):
+    """Nobody can be asked about the call. `problem` says why, and what to do."""
+
+
 class KnowledgeError(CoReasonError):
     """A document cannot be read, or cannot be added to the knowledge of an agent."""
 
@@ -318,6 +400,14 @@ class PeerTimeoutError(PeerError):
     def __init__(self, jid: str, timeout_s: float, *, has_started: bool = False) -> None:
         super().__init__(jid, f"did not {'finish its answer' if has_started else 'answer'} in {timeout_s:g} s")
         self.timeout_s = timeout_s
+
+
+class PeerParkedError(PeerError):
+    """The agent has asked a person, and answers when they have. Ask again later with the same `request_id` and question."""
+
+    def __init__(self, jid: str, request_id: str) -> None:
+        super().__init__(jid, f"waits for a person's answer; ask again later with the request id {request_id}")
+        self.request_id = request_id
 
 
 class PeerUnavailableError(PeerError):

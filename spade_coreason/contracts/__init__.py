@@ -42,6 +42,7 @@ from .manifest import (
 )
 from .memory import MemoryConfig, MemoryStrategy
 from .protocols import AgentInterface, EventSink, LifecycleInterface, ResponseHandler, SessionHandle, StreamHandle
+from .questions import PersonAnswer, QuestionState
 from .request import AgentRequest, ClientCapabilities, Identity
 from .session import (
     AttachedFile,
@@ -107,7 +108,9 @@ __all__ = [
     "Notification",
     "NotificationState",
     "ObservabilityConfig",
+    "PersonAnswer",
     "PolicyConfig",
+    "QuestionState",
     "ReceivedRequest",
     "Refuse",
     "Response",

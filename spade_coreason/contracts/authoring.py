@@ -14,6 +14,7 @@ from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 from .initiative import Missed, Schedule
 from .manifest import AgentDefinition
 from .protocols import ResponseHandler, SessionHandle, StreamHandle
+from .questions import PersonAnswer
 from .request import AgentRequest
 from .session import Interaction
 
@@ -95,6 +96,21 @@ class Session(SessionHandle, Protocol):
         """
         ...
 
+    async def run_approved(self, name: str, function: Callable[..., Any], *args: Any, approvers: str | None = None) -> Any:
+        """Run a durable step once a person has approved it: ask, and call `function(*args)` when they have.
+
+        `approvers` is a group of `access.groups`; by default the operators. The platform writes the question, with the name and
+        all arguments. It goes to the private chat of each approver, with a code that counts once. The person behind the request
+        never approves. This run of `assist` ends here, and `assist` begins anew when the decision is there, as after
+        `Response.ask_person`. The function then runs at most once: if it is cut off, the next run raises StepUncertainError.
+
+        Raise ApprovalDeniedError, which names who denied it and why; ApprovalExpiredError if nobody decided within
+        `approvals.timeout_h`; ApprovalRefusedError if nobody can be asked: there are no approvers besides the person behind the
+        request, that person is not known, the arguments are too long to be read, or the server does not verify senders. Other
+        errors are those of `run_once` and `Response.ask_person`.
+        """
+        ...
+
     async def remind(self, when: datetime | timedelta | str, payload: Payload, *, missed: Missed = "once") -> str:
         """Let a request come in this conversation at a time, and return the id of the schedule.
 
@@ -161,6 +177,34 @@ class Response(ResponseHandler, Protocol):
 
         The chosen text, or any other, arrives as the next request. Raise ValueError for no choice, more than 20, or an empty
         one.
+        """
+        ...
+
+    @abstractmethod
+    async def ask_person(
+        self,
+        question: str,
+        *,
+        choices: Sequence[str] = (),
+        schema: Mapping[str, Any] | None = None,
+        to: str | None = None,
+        timeout: timedelta = timedelta(days=7),
+    ) -> PersonAnswer:
+        """Ask a person, and wait for their answer, for days if need be.
+
+        This run of `assist` ends here. When the answer is there, `assist` begins anew with the same request, and this returns
+        the answer. So the code before it runs twice: what has an effect there has to be a durable step (`Session.run_once`),
+        and the same steps have to begin again. Blocks that were sent are not sent again, `Session.get` returns what it
+        returned, and `Session.history` ends where it ended. Meanwhile nothing is held: other turns of the conversation run.
+
+        `choices` (at most 20) are offered as buttons, or as a numbered list. With a `schema` (JSON Schema), the answer is
+        checked, and `PersonAnswer.value` is its JSON value. `to` is a bare JID; by default the person behind the request. They
+        are asked in this conversation if it is theirs, else in their own conversation without a thread. They are reminded
+        once, after half of `timeout` (one minute to seven days).
+
+        Raise QuestionExpiredError if nobody answers in time. Raise ValueError for an unsuitable question, or a person who has
+        no access or 20 open questions. Raise RuntimeError in a task that is not that of `assist`, with an open stream, or in a
+        command. Raise StepMismatchError, and fail the turn, if a step before the question is not the same any more.
         """
         ...
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, Protocol, TypeAlias
 from uuid import UUID
 
 from .authoring import Response, Session, Stream
 from .errors import ErrorCode
 from .events import CloudEvent, GraphEvent
+from .questions import PersonAnswer
 from .request import AgentRequest
 
 
@@ -149,6 +151,18 @@ class ResponseWrapper(Response):
     async def ask(self, question: str, choices: Sequence[str]) -> None:
         """Pass a question on."""
         await self.response.ask(question, choices)
+
+    async def ask_person(
+        self,
+        question: str,
+        *,
+        choices: Sequence[str] = (),
+        schema: Mapping[str, Any] | None = None,
+        to: str | None = None,
+        timeout: timedelta = timedelta(days=7),
+    ) -> PersonAnswer:
+        """Pass a question on, for which the turn waits."""
+        return await self.response.ask_person(question, choices=choices, schema=schema, to=to, timeout=timeout)
 
     async def data(self, data: dict[str, Any], title: str | None = None, view_hint: str = "JSON") -> None:
         """Pass data on."""

@@ -11,7 +11,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal, TypeAlias
 from uuid import NAMESPACE_URL, UUID, SafeUUID, uuid4, uuid5
 
 SESSION_NAMESPACE = uuid5(NAMESPACE_URL, "urn:spade-coreason:session")
@@ -144,3 +144,12 @@ def choose_conversation_id(candidates: Sequence[str], sender: str, owners: Mappi
     own = [candidate for candidate in candidates if owners.get(candidate) == sender]
     free = [candidate for candidate in candidates if candidate not in owners]
     return own[-1] if own else free[0] if free else None
+
+
+NoticeKind: TypeAlias = Literal["question", "reminder", "end"]
+"""What a notification says of a question: that it is asked, that it still waits, or that it was taken back."""
+
+
+def derive_notice_id(question_id: str, person: str, kind: NoticeKind) -> UUID:
+    """Derive the id of the notification by which a person (a bare JID) hears of a question."""
+    return uuid5(NOTIFICATION_NAMESPACE, f"{kind}\0{question_id}\0{person}")

@@ -112,6 +112,11 @@ class Refused:
 
 
 @value
+class Parked:
+    """The request waits for a person's answer. This run of its turn has ended; the rest of the reply follows then."""
+
+
+@value
 class Repeated:
     """The events that follow are the whole reply to a request that was answered before. Earlier events do not count."""
 
@@ -126,6 +131,7 @@ TurnEvent: TypeAlias = (
     | Completed
     | Failed
     | Refused
+    | Parked
     | Repeated
 )
 
@@ -222,6 +228,28 @@ class RequestContext(NamedTuple):
 NO_CONTEXT = RequestContext()
 
 
+class EarlierRuns(NamedTuple):
+    """What the earlier runs of a request have done, each of which ended with a question to a person.
+
+    A later run begins anew, and does the same until the last question is answered.
+    """
+
+    runs: int
+    """The number of these runs."""
+    started_at: str
+    """The start of the first one, as text (ISO 8601)."""
+    turns: int
+    """The number of turns that its conversation had then."""
+    parts: int
+    """The number of blocks of the reply that they have sent."""
+    steps: Mapping[str, int]
+    """The number of uses of each durable step."""
+    questions: tuple[tuple[str, int], ...]
+    """The steps (name and number) that the last run was parked at."""
+    values: tuple[tuple[str, str, str | None], ...]
+    """The variables that they have looked at: scope, name, and the value as JSON text, None without one."""
+
+
 @value
 class InboundRequest:
     """A request and its origin, as `ReceivedRequest`."""
@@ -265,6 +293,8 @@ class InboundRequest:
     """The address of the occupant who asked the whole room. Only this occupant corrects or retracts the request."""
     channel_name: str = DEFAULT_CHANNEL
     """The name of the channel by which the request came and its reply goes. The gateway sets it."""
+    earlier_runs: EarlierRuns | None = None
+    """What its earlier runs have done, if it has waited for a person's answer. The platform sets it."""
 
     @property
     def channel(self) -> str:
@@ -330,6 +360,13 @@ class InboundRequest:
         return bool(self.address)
 
     @property
+    def is_said_directly(self) -> bool:
+        """True if a person writes from their own account, also by a program such as the chat of the command line."""
+        if self.kind.is_room or self.is_from_room:
+            return False
+        return self.kind.is_human or (self.kind.is_program and not (self.hops or self.chain))
+
+    @property
     def may_be_command(self) -> bool:
         """True if the text may be any command. A program has to mark it as one.
 
@@ -365,6 +402,8 @@ class InboundRequest:
             fields["author"] = self.author
         if self.is_from_room or self.kind.is_due:
             fields |= {"owner": self.owner, "address": self.address, "nickname": self.nickname}
+        if self.earlier_runs is not None:
+            fields["earlier_runs"] = self.earlier_runs
         return to_json(fields).decode()
 
     def _program_fields(self) -> dict[str, Any]:
@@ -393,10 +432,23 @@ class InboundRequest:
             fields["context"] = RequestContext(**context)
         if "replaces" in fields:
             fields["replaces"] = tuple(fields["replaces"])
+        if "earlier_runs" in fields:
+            runs, started_at, turns, parts, steps, questions, values = fields["earlier_runs"]
+            fields["earlier_runs"] = EarlierRuns(
+                runs, started_at, turns, parts, steps, tuple(map(tuple, questions)), tuple(map(tuple, values))
+            )
         fields.setdefault("thread", None)
         fields.setdefault("owner", bare_jid(fields["sender"]))
         fields["is_text_only"] = len(fields["payload"]) == 1 and kind.is_human
         return cls(kind, content="", channel_name=channel_name, **fields)
+
+
+def reply_id_prefix(key: str, request: InboundRequest) -> str:
+    """Return what the ids of the messages of a reply begin with: the key of its request, and the number of a later run.
+
+    Another run could send the same text with the same number, which clients would take for the message that they have.
+    """
+    return key if request.earlier_runs is None else f"{key}-r{request.earlier_runs.runs}"
 
 
 class ReplyEvent(NamedTuple):

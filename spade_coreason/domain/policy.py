@@ -11,6 +11,7 @@ from typing import Literal
 from ..contracts import ConversationState, MemoryConfig
 from .conversation import Rules
 from .initiative.notifications import NotificationPolicy
+from .questions import ApprovalPolicy
 from .quotas import Quotas
 
 StartupMode = Literal["eager", "on_demand"]
@@ -124,6 +125,7 @@ class Policy:
     file_over_bytes: int = 262144
     quotas: Quotas = field(default_factory=Quotas)
     notifications: NotificationPolicy = field(default_factory=NotificationPolicy)
+    approvals: ApprovalPolicy = field(default_factory=ApprovalPolicy)
     job_timeout_s: float = 3600
     """Time limit of `assist` for work that `session.later` began."""
     remembered_turns: int = 256

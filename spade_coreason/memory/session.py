@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -13,6 +13,7 @@ from ..contracts.authoring import OnUncertain, Payload, VariableScope
 from ..domain.history import StoredTurn, parse_interactions, parse_turns, turn_text
 from ..domain.texts.json_text import dump_json
 from ..domain.texts.text import extract_keywords, text_coverage
+from ..exceptions import VariableChangedError
 from ..storage import INTERNAL_VARIABLES, NO_COMPACTION, StoredConversation, Variable
 from .conversation import Variables
 
@@ -33,11 +34,16 @@ class SessionChanges:
     `shared_variables` are those of the agent for all.
     """
 
-    __slots__ = ("_by_scope", "_is_closed", "_pending", "conversation_variables", "is_ended")
+    __slots__ = ("_by_scope", "_earlier", "_is_closed", "_pending", "_seen", "conflict", "conversation_variables", "is_ended")
 
     def __init__(
         self, conversation_variables: Variables, person_variables: Variables | None, shared_variables: Variables
     ) -> None:
+        self._seen: dict[tuple[str, str], str | None] = {}
+        """The variables that the turn has looked at, with their values then."""
+        self._earlier: Mapping[tuple[str, str], str | None] = {}
+        self.conflict: VariableChangedError | None = None
+        """The reason why the changes may not be stored, so that the turn fails."""
         self._by_scope = {"conversation": conversation_variables, "person": person_variables, "agent": shared_variables}
         self.conversation_variables = conversation_variables
         self._pending: dict[tuple[str, str], str] = {}
@@ -50,10 +56,30 @@ class SessionChanges:
         if self._is_closed:
             raise RuntimeError("nothing may be stored after assist has returned")
 
+    def repeat(self, seen: Iterable[tuple[str, str, str | None]]) -> None:
+        """Show the variables as earlier runs of the turn have seen them: scope, name, and JSON text or None."""
+        self._earlier = {(scope, key): text for scope, key, text in seen}
+        self._seen = dict(self._earlier)
+
+    @property
+    def seen(self) -> tuple[tuple[str, str, str | None], ...]:
+        """The variables that the turn has looked at, and earlier runs of it: scope, name, and JSON text or None."""
+        return tuple((scope, key, text) for (scope, key), text in self._seen.items())
+
     def set(self, scope: str, key: str, text: str) -> None:
-        """Set a variable to a JSON text, if the scope has variables."""
-        if self._by_scope[scope] is not None:
-            self._pending[scope, key] = text
+        """Set a variable to a JSON text, if the scope has variables.
+
+        VariableChangedError if somebody else has set it since an earlier run of the turn saw it.
+        """
+        variables = self._by_scope[scope]
+        if variables is None:
+            return
+        current = variables.values.get(key)
+        self._seen.setdefault((scope, key), current)
+        if self._earlier and self._earlier.get((scope, key), current) != current:
+            self.conflict = VariableChangedError(key)
+            raise self.conflict
+        self._pending[scope, key] = text
 
     def store(self, key: str, value: Any, scope: VariableScope | None) -> None:
         """Set a variable to a JSON value, in the scope or in all. Errors as `Session.store`."""
@@ -76,10 +102,15 @@ class SessionChanges:
         """Return the JSON text of a variable: of the conversation, else of the person, else of the agent; None without one."""
         for name, variables in self._by_scope.items():
             if variables is not None:
-                text = self._pending.get((name, key), variables.values.get(key))
+                text = self._pending.get((name, key)) or self._see(variables, name, key)
                 if text is not None:
                     return text
         return None
+
+    def _see(self, variables: Variables, scope: str, key: str) -> str | None:
+        current = variables.values.get(key)
+        self._seen.setdefault((scope, key), current)
+        return self._earlier.get((scope, key), current) if self._earlier else current
 
     def current_values(self) -> dict[str, dict[str, str]]:
         """Return the JSON texts of all variables by scope, those that the turn has stored so far included."""
@@ -99,7 +130,7 @@ class SessionChanges:
     def close(self) -> list[Variable]:
         """Reject further changes, and return the variables to store."""
         self._is_closed = True
-        return self.pending_variables() if self._pending else []
+        return self.pending_variables() if self._pending and self.conflict is None else []
 
     def publish(self) -> None:
         """Make the stored variables visible to other sessions. Call it after the transaction."""
@@ -128,6 +159,14 @@ class SessionSchedules(Protocol):
     async def find_all(self) -> list[Schedule]: ...
 
 
+class SessionApprovals(Protocol):
+    """The approvals of one turn, as `Session` has them."""
+
+    async def run_approved(
+        self, name: str, function: Callable[..., Any], args: Sequence[Any], approvers: str | None
+    ) -> Any: ...
+
+
 class TurnSession:
     """The `Session` of one turn. `contracts.authoring` documents the methods for agents.
 
@@ -144,10 +183,14 @@ class TurnSession:
         "_repository",
         "_steps",
         "_windows",
+        "later_turns",
+        "open_approvals",
         "open_schedules",
     )
     open_schedules: Callable[[], SessionSchedules]
     """Return the schedules of the turn."""
+    open_approvals: Callable[[], SessionApprovals]
+    """Return the approvals of the turn."""
 
     def __init__(
         self,
@@ -169,6 +212,8 @@ class TurnSession:
         self._person = person
         self._changes = changes
         self._steps = steps
+        self.later_turns = 0
+        """The number of turns since the first run of this one, which has waited for an answer. `history` leaves them out."""
 
     @property
     def session_id(self) -> str:
@@ -184,6 +229,7 @@ class TurnSession:
         """Return `limit` turns, oldest first. The last of them is `offset` turns before the newest."""
         if limit <= 0 or offset < 0:
             return []
+        offset += self.later_turns
         recent = self._recent_turns
         if offset + limit <= len(recent) or len(recent) == self._record.turns:
             end = len(recent) - offset
@@ -247,6 +293,10 @@ class TurnSession:
     async def run_once(self, name: str, function: Callable[..., Any], *args: Any, on_uncertain: OnUncertain = "retry") -> Any:
         """Run a durable step: call `function(*args)`, and store its result before this returns it."""
         return await self._steps.run_once(name, function, args, on_uncertain)
+
+    async def run_approved(self, name: str, function: Callable[..., Any], *args: Any, approvers: str | None = None) -> Any:
+        """Run a durable step once a person has approved it."""
+        return await self.open_approvals().run_approved(name, function, args, approvers)
 
     async def remind(self, when: datetime | timedelta | str, payload: Payload, *, missed: Missed = "once") -> str:
         """Let a request come in this conversation at a time, and return the id of the schedule."""

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ..exceptions import ConfigError
 
 if TYPE_CHECKING:
+    from ..contracts import QuestionState
     from ..domain.quotas import Quotas
     from ..memory import AgentInteractionMemory, ErasureReport, Knowledge
-    from ..storage import AgentRepository, Commit, CutOffTurn, Database, FoundConversation, PendingRequest, StoredConversation
+    from ..storage import (
+        AgentRepository,
+        Commit,
+        CutOffTurn,
+        Database,
+        FoundConversation,
+        PendingRequest,
+        Settled,
+        StoredConversation,
+        StoredQuestion,
+    )
     from .status import PlatformStatus, QuotaUsage, RunningTurn
 
 ALL_AGENTS = "*"
@@ -78,6 +89,12 @@ class RunningAgent(Protocol):
 
     async def cancel_schedule(self, schedule_id: str) -> bool:
         """Cancel a schedule. Return False if there is none."""
+        ...
+
+    async def settle_question(
+        self, question: StoredQuestion, state: QuestionState, answer: dict[str, Any], decided_by: str
+    ) -> Settled | None:
+        """Store the answer to a question, unless it has one; its request runs again. None if it was deleted."""
         ...
 
     async def run_schedule(self, schedule_id: str) -> bool:

@@ -8,14 +8,25 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
+from typing import Any
 
-from ..contracts import Schedule
+from ..contracts import QuestionState, Schedule
 from ..domain import conversation
 from ..domain.conversation import ConversationStatus
 from ..domain.texts.error_chain import describe_await
 from ..memory import ErasureReport
 from ..operations.status import QuotaUsage, RunningTurn
-from ..storage import AgentRepository, Commit, CutOffTurn, FoundConversation, PendingRequest, StoredAgent, StoredConversation
+from ..storage import (
+    AgentRepository,
+    Commit,
+    CutOffTurn,
+    FoundConversation,
+    PendingRequest,
+    Settled,
+    StoredAgent,
+    StoredConversation,
+    StoredQuestion,
+)
 from .event_emitter import EventEmitter
 from .initiative.initiative import Initiative
 from .intake.access_requests import AccessRequests
@@ -23,6 +34,7 @@ from .intake.mailboxes import Mailboxes
 from .intake.quota_limit import QuotaLimit
 from .intake.recovery import InboxRecovery
 from .live_erasure import LiveErasure
+from .questions.desk import QuestionDesk
 from .upkeep.expiry import ConversationExpiry
 
 log = logging.getLogger(__name__)
@@ -35,6 +47,7 @@ class AgentControl:
     """
 
     initiative: Initiative
+    questions: QuestionDesk
     """The notifications and schedules of the agent, which are built after it."""
 
     def __init__(
@@ -220,6 +233,12 @@ class AgentControl:
     async def cancel_schedule(self, schedule_id: str, owner: str | None = None) -> bool:
         """Cancel a schedule, of one owner (a bare JID) if given. Return False if there is none."""
         return await self.initiative.scheduler.cancel(schedule_id, owner)
+
+    async def settle_question(
+        self, question: StoredQuestion, state: QuestionState, answer: dict[str, Any], decided_by: str
+    ) -> Settled | None:
+        """Store the answer to a question, unless it has one; its request runs again. None if it was deleted."""
+        return await self.questions.settle(question, state, answer, decided_by)
 
     async def run_schedule(self, schedule_id: str) -> bool:
         """Let a schedule be due now. Return False if there is none. ValueError if a limit refuses its request."""

@@ -61,6 +61,7 @@ from .languages import PersonLanguages
 from .live_erasure import LiveErasure
 from .peers.open_requests import OpenRequests
 from .peers.peers import PeerOptions, Peers
+from .questions.desk import QuestionDesk
 from .runner import Runner
 from .topics.announcement import SubscriptionAnnouncement
 from .topics.decorator import subscriptions_of
@@ -243,7 +244,9 @@ class AgentParts:
         is_room = channels[DEFAULT_CHANNEL].is_room
         scheduler = Scheduler(repository, intake, access, is_room, every_of(agent), zone, clock)
         access_requests.decided.subscribe(lambda person, is_admitted: scheduler.resume_of(person) if is_admitted else None)
-        control.initiative = services.initiative = Initiative(services, notifier, scheduler)
+        questions = QuestionDesk(repository, access, policy.approvals, languages, recovery.queue, clock)
+        control.questions = services.questions = questions
+        control.initiative = services.initiative = Initiative(services, notifier, scheduler, questions)
 
         # Opening and closing
         retention_job = RetentionJob(

@@ -22,6 +22,7 @@ from ..domain.messages import (
     Completed,
     Failed,
     InboundRequest,
+    Parked,
     Refused,
     StreamAborted,
     StreamChunk,
@@ -29,6 +30,7 @@ from ..domain.messages import (
     StreamStarted,
     TextEmitted,
     TurnEvent,
+    reply_id_prefix,
 )
 from ..domain.texts.text import FENCE, hold_open_character
 from ..domain.texts.translation import translate
@@ -127,6 +129,7 @@ class PersonEncoder(ReplyEncoder):
         self, incoming: InboundRequest, key: UUID, max_bytes: int, options: PresentationOptions = PLAIN_PRESENTATION
     ) -> None:
         self.key: str = to_jsonable_python(key)  # `str` takes three times as long
+        self._id_prefix = reply_id_prefix(self.key, incoming)
         self.recipient = incoming.address or incoming.owner
         self._incoming = incoming
         self._max_bytes = max_bytes
@@ -180,10 +183,10 @@ class PersonEncoder(ReplyEncoder):
             if event.choices and messages:
                 messages[-1] = replace(messages[-1], choices=event.choices)
             return self._write_all(messages)
-        elif isinstance(event, Completed) or (isinstance(event, Failed) and event.is_reported):
+        elif isinstance(event, Completed | Parked) or (isinstance(event, Failed) and event.is_reported):
             return [self._write_state("active")] if self._is_typing else []
         elif isinstance(event, StreamStarted):
-            message_id = f"{self.key}-s{self._stream_count}"
+            message_id = f"{self._id_prefix}-s{self._stream_count}"
             self._streams[event.stream_id] = LiveMessage(message_id, self._options.find_chained_device())
             self._stream_count += 1
         elif isinstance(event, StreamEnded):
@@ -265,7 +268,7 @@ class PersonEncoder(ReplyEncoder):
         text = self.clean_text(block.content).strip()
         if not text or not self.reads_thoughts(block.title):
             return []
-        message_id = content_id(f"{self.key}-t", self._thought_count, text)
+        message_id = content_id(f"{self._id_prefix}-t", self._thought_count, text)
         self._thought_count += 1
         return [self._decide_transient(message_id, self._cut_to_fit(self.style_thought(text)), "thought")]
 
@@ -318,7 +321,7 @@ class PersonEncoder(ReplyEncoder):
     def _decide_message(
         self, text: str, replaced_id: str | None = None, is_reply: bool = False, is_link: bool = False
     ) -> PersonMessage:
-        message_id = content_id(self.key, self._message_count, text)
+        message_id = content_id(self._id_prefix, self._message_count, text)
         self._message_count += 1
         if not self.shows_typing:
             return PersonMessage(message_id, text, "text", "", replaced_id, is_reply, is_link)

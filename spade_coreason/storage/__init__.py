@@ -41,6 +41,15 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
             "load_bodies",
             "search_person",
         ],
+        "questions": [
+            "EndedQuestion",
+            "NewQuestion",
+            "ParkedRequest",
+            "QuestionRepository",
+            "Settled",
+            "StoredQuestion",
+            "end_parked",
+        ],
         "records": [
             "ACCESS_SCOPE",
             "COMPACTION_VARIABLE",

@@ -66,6 +66,15 @@ from .people import (
     load_bodies as load_bodies,
     search_person as search_person,
 )
+from .questions import (
+    EndedQuestion as EndedQuestion,
+    NewQuestion as NewQuestion,
+    ParkedRequest as ParkedRequest,
+    QuestionRepository as QuestionRepository,
+    Settled as Settled,
+    StoredQuestion as StoredQuestion,
+    end_parked as end_parked,
+)
 from .records import (
     ACCESS_SCOPE as ACCESS_SCOPE,
     COMPACTION_VARIABLE as COMPACTION_VARIABLE,

@@ -32,6 +32,7 @@ from .backends.statements import (
 from .crashes import delete_old_crashes
 from .dedup import DUPLICATE_DAYS, insert_unless_copy, insert_unless_repeated
 from .notifications import delete_old_notifications
+from .questions import delete_old_questions
 from .records import (
     COUNT_NAME,
     LAST_INTERACTION,
@@ -54,14 +55,18 @@ from .schema import (
     CLOSED,
     COMMAND,
     NO_TURN,
+    PARKED,
     RECEIVED,
     REVISION,
     conversations,
     crashed_requests,
     inbox,
     interactions,
+    parked_requests,
     steps,
 )
+
+_DAY_MICROS = 86_400 * 10**6
 
 
 class Inbox:
@@ -257,6 +262,10 @@ class Inbox:
 
         self._database.submit_with_next(make_rows)
 
+    def forget_unsaved_steps(self, inbox_row: int) -> None:
+        """Do not store the steps of `save_step_soon` any more: the caller stores what is left of them."""
+        self._unsaved_steps.pop(inbox_row, None)
+
     def flush(self) -> Commit[bool]:
         """Store the requests that were closed, at once. The result is True."""
         return self._database.submit([])
@@ -285,8 +294,9 @@ class Inbox:
         """
         reply = case((func.coalesce(inbox.c.channel, DEFAULT_CHANNEL) == channel, inbox.c.answer))
         turn_id = str(UUID(bytes=key))  # the row id of a deleted turn may be that of another one later
+        is_parked = select(parked_requests.c.id).where(parked_requests.c.id == inbox.c.id).exists()
         query = (
-            select(inbox.c.sender, inbox.c.digest, reply, interactions.c.body, conversations.c.conversation_id)
+            select(inbox.c.sender, inbox.c.digest, reply, interactions.c.body, conversations.c.conversation_id, is_parked)
             .outerjoin(interactions, (interactions.c.id == inbox.c.interaction) & (interactions.c.interaction_id == turn_id))
             .outerjoin(conversations, conversations.c.id == interactions.c.conversation)
             .where(inbox.c.id.in_(self._database.inbox_keys.find_rows(key)), inbox.c.agent == self._agent, inbox.c.key == key)
@@ -296,18 +306,21 @@ class Inbox:
         return EarlierRequest._make(rows[0]) if rows else None
 
     async def purge(self, now: datetime) -> None:
-        """Delete closed requests that are too old to have duplicates, and old notifications that do not wait."""
+        """Delete closed requests that are too old to have duplicates, and old notifications and questions that do not wait."""
         is_first, self._has_purged = not self._has_purged, True
         if is_first and self._database.is_new and self._database.inbox_keys.is_empty:
             return  # nothing was ever stored
         before = to_micros(now - timedelta(days=DUPLICATE_DAYS))
         _open_rows = list(self._open_rows)
-        statement = delete(inbox).where(inbox.c.agent == self._agent, inbox.c.state == CLOSED, inbox.c.received_at < before)
+        # The steps of a parked request hang on its row, and no question waits longer than seven days.
+        limit = case((inbox.c.interaction == PARKED, before - _DAY_MICROS), else_=before)
+        statement = delete(inbox).where(inbox.c.agent == self._agent, inbox.c.state == CLOSED, inbox.c.received_at < limit)
 
         def work(connection: Connection) -> int | None:
             connection.execute(statement)
             delete_old_crashes(connection, self._agent, now)
             delete_old_notifications(connection, self._agent, now)
+            delete_old_questions(connection, self._agent, now)
             oldest: int | None = connection.scalar(select(func.min(inbox.c.id)))
             return oldest
 

@@ -157,6 +157,10 @@ class NotificationRepository:
             is_turn_end=True,
         )
 
+    def add(self, new: Sequence[StoredNotification]) -> Commit[bool]:
+        """Store new notifications as they are."""
+        return self._database.submit([self.add_row(notification) for notification in new])
+
     def save(self, notification: StoredNotification) -> Commit[bool]:
         """Store the state of a notification, unless it was deleted."""
         return self._database.submit([notification.update])

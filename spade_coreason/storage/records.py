@@ -165,6 +165,8 @@ class EarlierRequest(NamedTuple):
     reply: str | None
     turn: str | None
     conversation_id: str | None
+    is_parked: bool = False
+    """True if it waits for a person's answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,8 +351,8 @@ class StoredAgent(NamedTuple):
     """The stored data that an agent needs when it opens.
 
     `variables` holds texts by scope and name, then by holder, the latest last. `active` holds the time of the last interaction
-    of each active conversation, the longest idle first. `next_due` is when the first notification or schedule is due.
-    `has_own_schedules` is true if the agent has schedules of its own (`@every`).
+    of each active conversation, the longest idle first. `next_due` is when the first notification, schedule or question is due.
+    `has_own_schedules` is true if the agent has schedules of its own (`@every`), and `has_questions` if a question is open.
     """
 
     agent: str
@@ -358,6 +360,7 @@ class StoredAgent(NamedTuple):
     active: Mapping[str, datetime]
     next_due: datetime | None = None
     has_own_schedules: bool = False
+    has_questions: bool = False
 
     def get_by_holder(self, scope: str, name: str) -> Mapping[str, str]:
         """Return the variable `name` of all holders as JSON texts, by holder."""

@@ -48,6 +48,7 @@ from .people import (
     cut_turns,
     load_variables_of,
 )
+from .questions import QuestionRepository
 from .records import (
     ACCESS_SCOPE,
     ADMITTED,
@@ -69,12 +70,14 @@ from .retention import RetentionRepository
 from .schedules import ScheduleRepository
 from .schema import (
     ERASED_TURN,
+    asked_people,
     audit,
     conversations,
     inbox,
     incidents,
     interactions,
     notifications,
+    questions,
     schedules,
     shelves,
     topic_items,
@@ -91,7 +94,8 @@ _TURN_PAGE = 500
 
 async def list_stored_agents(database: Database) -> list[str]:
     """Return the agents (bare JIDs) with any stored data besides requests, in alphabetical order. The platform is none."""
-    tables = (conversations, variables, shelves, audit, incidents, topic_items, topic_subscriptions, notifications, schedules)
+    tables = [conversations, variables, shelves, audit, incidents, topic_items, topic_subscriptions]
+    tables += [notifications, schedules, questions]
     query = union(*(select(table.c.agent).where(table.c.agent.contains("@")) for table in tables)).order_by("agent")
     return await database.read(lambda connection: list(connection.execute(query).scalars()))
 
@@ -115,6 +119,8 @@ class AgentRepository:
         """The notifications of the agent, in the same database."""
         self.schedules = ScheduleRepository(database, agent)
         """The schedules of the agent, in the same database."""
+        self.questions = QuestionRepository(database, agent)
+        """The questions of the agent to people, in the same database."""
 
     @property
     def is_failing(self) -> bool:
@@ -138,9 +144,9 @@ class AgentRepository:
                 by_name[scope, name][holder] = value
             rows = connection.exec_driver_sql(queries[LIST_ACTIVE], (self.agent, str(ConversationState.ACTIVE)))
             active = {row[0]: from_micros(row[1]) for row in rows}
-            [(*due, has_own)] = connection.exec_driver_sql(queries[FIND_DUE], (self.agent,) * 4)
+            [(*due, has_own)] = connection.exec_driver_sql(queries[FIND_DUE], (self.agent,) * 5)
             next_due = min((from_micros(micros) for micros in due if micros is not None), default=None)
-            return StoredAgent(self.agent, by_name, active, next_due, bool(has_own))
+            return StoredAgent(self.agent, by_name, active, next_due, bool(has_own), has_questions=due[2] is not None)
 
         return await self.database.read(work)
 
@@ -231,7 +237,10 @@ class AgentRepository:
         behind = select(notifications.c.root).where(notifications.c.agent == self.agent, notifications.c.root != "")
         reminded = select(schedules.c.owner).where(schedules.c.agent == self.agent, schedules.c.owner != self.agent)
         asking = select(schedules.c.root).where(schedules.c.agent == self.agent, schedules.c.root != "")
-        queries = holders, senders, known, audited, failed, subscribers, publishers, notified, behind, reminded, asking
+        asked = select(asked_people.c.person).where(asked_people.c.agent == self.agent)
+        waiting = select(questions.c.requester).where(questions.c.agent == self.agent, questions.c.requester != "")
+        queries = [holders, senders, known, audited, failed, subscribers, publishers, notified, behind, reminded, asking]
+        queries += [asked, waiting]
         return list(await self._fetch_scalars(owners.union(*queries)))
 
     async def count_conversations(self) -> tuple[int, int]:

@@ -19,7 +19,7 @@ from sqlalchemy import (
     text,
 )
 
-REVISION = "0018"
+REVISION = "0019"
 """The newest migration. `metadata` describes the tables after it."""
 OLDEST_REVISION = "0017"
 """The oldest revision whose program may run on this schema. A migration that only adds things leaves it as it is.
@@ -86,8 +86,8 @@ variables = Table(
 
 RECEIVED, ANSWERED, CLOSED = range(3)
 """The states of a request in the inbox."""
-NO_TURN, COMMAND = 0, -1
-"""In place of the turn that answered a request: there was none, or it was a command."""
+NO_TURN, COMMAND, PARKED = 0, -1, -2
+"""In place of the turn that answered a request: there was none, it was a command, or it waits for a person (`questions`)."""
 
 # A closed row stays for seven days, so that duplicates are recognised. The keys are random and have no index: each would cost a
 # page of writing, half of all writes of a turn (see dedup.py). Open rows have no index either: the one process that writes
@@ -334,6 +334,72 @@ schedules = Table(
     UniqueConstraint("agent", "schedule_id"),
     Index("schedules_by_due_time", "agent", "wake_at", sqlite_where=_is_waiting, postgresql_where=_is_waiting),
     Index("schedules_by_owner", "agent", "owner"),
+)
+
+# Requests that wait for the answer of a person. The id is that of the row in the inbox, which is answered and closed as any
+# other; its key is found there, and its steps stay with it. `request` is JSON, as in the inbox. `owner` is the sender there;
+# `root` is the person behind it, "" if that is the owner or not known. `message_ids` are JSON: by these it is taken back. The
+# row is deleted in the transaction that puts the request into the inbox again.
+parked_requests = Table(
+    "parked_requests",
+    metadata,
+    Column("id", BigInt, primary_key=True, autoincrement=False),
+    Column("agent", Text, nullable=False),
+    Column("key", LargeBinary, nullable=False),
+    Column("owner", Text, nullable=False),
+    Column("root", Text, nullable=False),
+    Column("thread", Text),
+    Column("request", Text, nullable=False),
+    Column("digest", LargeBinary, nullable=False),
+    Column("channel", Text, nullable=False),
+    Column("message_ids", Text, nullable=False),
+    Column("parked_at", BigInt, nullable=False),
+    Index("parked_requests_by_owner", "agent", "owner"),
+)
+
+# Questions to people. `request` is the row of the parked request, and `step` and `number` are its step that gets the answer.
+# `thread` is that of the conversation in which the person is asked, and `reference` begins the ids of the messages there.
+# `requester` is the person behind the request, who never approves. `form` (choices or a schema) and `answer` are JSON.
+# `wake_at` is when the clock looks at it: to remind, and at `expires_at` to end it. A row stays for seven days after its last
+# change.
+_is_open = text("state = 'open'")
+questions = Table(
+    "questions",
+    metadata,
+    Column("id", BigInt, primary_key=True, autoincrement=False),
+    Column("agent", Text, nullable=False),
+    Column("question_id", Text, nullable=False),
+    Column("request", BigInt, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("step", Text, nullable=False),
+    Column("number", Integer, nullable=False),
+    Column("thread", Text),
+    Column("requester", Text, nullable=False),
+    Column("text", Text, nullable=False),
+    Column("form", Text, nullable=False),
+    Column("code", Text, nullable=False),
+    Column("reference", Text, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("answer", Text),
+    Column("decided_by", Text, nullable=False),
+    Column("created_at", BigInt, nullable=False),
+    Column("expires_at", BigInt, nullable=False),
+    Column("wake_at", BigInt, nullable=False),
+    Column("changed_at", BigInt, nullable=False),
+    UniqueConstraint("agent", "question_id"),
+    Index("questions_by_time", "agent", "wake_at", sqlite_where=_is_open, postgresql_where=_is_open),
+    Index("questions_by_request", "request"),
+)
+
+# The people (bare JIDs) who may answer a question.
+asked_people = Table(
+    "asked_people",
+    metadata,
+    Column("question", BigInt, ForeignKey("questions.id", ondelete="CASCADE"), nullable=False),
+    Column("agent", Text, nullable=False),
+    Column("person", Text, nullable=False),
+    PrimaryKeyConstraint("question", "person"),
+    Index("asked_people_by_person", "agent", "person"),
 )
 
 # The row ids of all tables come from one sequence, in blocks (see sequences.py). `next_id` is the first one that is free.

@@ -34,6 +34,7 @@ from ...operations.sessions import (
 )
 from ...operations.turns import list_turns
 from ..intake.admission import DELETION_NOTICE
+from .answers import COMMANDS_FOR_ANSWERS
 from .context import Invocation
 from .formatting import describe_deletion, describe_state, fence_json, format_conversation, format_memory, format_turn
 from .model import CONFIRMED, Command, CommandResult
@@ -459,6 +460,7 @@ COMMANDS_FOR_EVERYBODY = (
         question=N_("This deletes everything that I and all other agents of my platform store about you."),
         is_immediate=False,
     ),
+    *COMMANDS_FOR_ANSWERS,
     Command("reminders", N_("list your reminders"), list_reminders, is_personal=True),
     Command(
         "reminders cancel",

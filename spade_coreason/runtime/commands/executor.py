@@ -152,9 +152,9 @@ class CommandExecutor:
             problem = translate("{command} works only in a message to my own address.", command=parsed.command.text)
             result = CommandResult(problem, is_error=True)
         elif parsed.command.name == "cancel":
-            result = CommandResult(
-                translate("Stopped.") if mailbox.has_cancelled_turn else translate("There is nothing to stop.")
-            )
+            count = await self._services.questions.end_requests(mailbox.sender, threads=[mailbox.key[1]])
+            has_stopped = mailbox.has_cancelled_turn or count > 0
+            result = CommandResult(translate("Stopped.") if has_stopped else translate("There is nothing to stop."))
             mailbox.has_cancelled_turn = False
         else:
             is_from_program = queued.incoming.kind.is_program
@@ -163,14 +163,15 @@ class CommandExecutor:
             )
             result = await self._apply_result(mailbox, active, result, queued.inbox_row)
         messages = self._encode_result(queued.incoming, queued.key, result, active.record.conversation_id)
-        reply = dump_reply(messages)
+        reply = dump_reply(messages) if messages else None  # what was asked for follows by itself
         if mailbox.active is not None:  # else it was deleted, and must not be created again
             await repository.inbox.finish(queued.inbox_row, active.record, None, reply, is_command=True)
-        elif result.kind == "forget this":
+        elif result.kind == "forget this" and reply is not None:
             await repository.inbox.store_reply(queued.inbox_row, reply, is_command=True)
         # The reply names a person who is deleted. It is not stored: a crash loses it, and not the deletion.
         await queued.stored
-        self._services.outbox.send_final(queued.incoming.channel_name, queued.inbox_row, messages)
+        if messages:
+            self._services.outbox.send_final(queued.incoming.channel_name, queued.inbox_row, messages)
 
     def _encode_result(
         self, incoming: InboundRequest, key: UUID, result: CommandResult, conversation_id: str = ""
@@ -242,6 +243,7 @@ class CommandExecutor:
             was_active = active.record.status.is_active
             active.record = active.record.with_status(conversation.allow_new_episode(active.record.status))
             active.echo_count = 0
+            await self._services.questions.end_requests(mailbox.sender, threads=[mailbox.key[1]])
             if was_active:
                 await self._services.expiry.on_ended(active.record.conversation_id, active.record.status.state)
         elif result.kind == "forget everywhere":

@@ -19,7 +19,7 @@ from .decorator import AgentCommand, commands_of
 from .model import Command, CommandResult
 from .parser import DEFAULT_PREFIXES, ParsedCommand, parse_command, remove_escape
 
-_YIELDING_NAMES = {"reminders"}
+_YIELDING_NAMES = {"reminders", "answer", "approve", "deny"}
 """The names that an agent may take: commands of a later version must not stop an agent that has one of the same name."""
 _PLATFORM_NAMES = {command.name.split()[0] for command in (*COMMANDS_FOR_EVERYBODY, *COMMANDS_FOR_OPERATORS)} - _YIELDING_NAMES
 

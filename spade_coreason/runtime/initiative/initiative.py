@@ -10,6 +10,7 @@ from ...domain.identifiers import NOTIFICATION_NAMESPACE
 from ...domain.messages import REPLY_THREAD, InboundRequest
 from ...memory import ActivePerson
 from ...storage import Rows, StoredAgent
+from ..questions.desk import QuestionDesk
 from ..turns.step_journal import StepJournal
 from ..turns.turn_services import TurnServices
 from .due_times import DueTimes
@@ -22,17 +23,19 @@ from .turn_schedules import TurnSchedules
 class Initiative:
     """The notifications and schedules of one agent (`TurnInitiative`)."""
 
-    def __init__(self, services: TurnServices, notifier: Notifier, scheduler: Scheduler) -> None:
+    def __init__(self, services: TurnServices, notifier: Notifier, scheduler: Scheduler, questions: QuestionDesk) -> None:
         self._services = services
+        self._questions = questions
         self.notifier = notifier
         self.scheduler = scheduler
-        sources = (scheduler, notifier)
+        sources = (scheduler, notifier, questions)
         self.due_times = DueTimes(services.jid, sources, services.clock, services.policy.timings.retry_s)
-        notifier.due_times = scheduler.due_times = self.due_times
+        notifier.due_times = scheduler.due_times = questions.due_times = self.due_times
 
     async def open(self, stored: StoredAgent) -> None:
         """Store the due times of `@every`. StoreError."""
         self.notifier.reset()
+        self._questions.has_open = stored.has_questions
         if stored.next_due is not None:
             self.due_times.wake_at(stored.next_due)
         await self.scheduler.open(has_stored=stored.has_own_schedules)

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 from uuid import UUID
@@ -37,7 +38,7 @@ from ..intake.mailbox import Mailbox, MailboxTask
 from ..turns.output import TurnOutput, dump_reply
 from ..turns.turn_services import TurnServices
 from .due_times import DueTimes
-from .people import load_blocks
+from .people import is_question, load_blocks
 
 log = logging.getLogger(__name__)
 
@@ -244,7 +245,10 @@ class Notifier:
         if not self._is_current(stored):
             return
         now = self._services.clock()
-        decision = self._decide(stored.person, await self._find_preferences(stored.person), now, None)
+        preferences = await self._find_preferences(stored.person)
+        if is_question(stored.content):
+            preferences = replace(preferences, notifications=None)  # questions come also to those who want no notifications
+        decision = self._decide(stored.person, preferences, now, None)
         if decision.state is not NotificationState.WAITING or decision.due_at > now:
             self._end(stored, decision.state, decision.reason, decision.due_at)
             return
@@ -259,9 +263,12 @@ class Notifier:
         services = self._services
         active = mailbox.active or await self._loader.load(mailbox)
         output = self._open_output(stored)
-        blocks = load_blocks(stored.content)
-        for block in blocks:
-            await _emit(output, block)
+        if is_question(stored.content):
+            question = from_json(stored.content)
+            output.emit_question(question["question"], tuple(map(tuple, question["choices"])))
+        else:
+            for block in load_blocks(stored.content):
+                await _emit(output, block)
         output.finish(Completed(active.record.conversation_id, "active"))
         if not output.messages:
             self._end(stored, NotificationState.FAILED, "nothing of it can be shown in a chat")

@@ -143,3 +143,8 @@ def dump_reply_blocks(blocks: Sequence[AnyBlock]) -> str:
 def load_blocks(content: str) -> list[AnyBlock]:
     """Return the blocks of a stored content."""
     return _BLOCKS.validate_json(content)
+
+
+def is_question(content: str) -> bool:
+    """Return True if a stored content is a question with choices, and no blocks."""
+    return content.startswith("{")

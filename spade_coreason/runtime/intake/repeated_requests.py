@@ -20,6 +20,7 @@ from ...domain.messages import (
     Completed,
     Failed,
     InboundRequest,
+    Parked,
     Refused,
     Repeated,
     TextEmitted,
@@ -170,6 +171,8 @@ def repeat_reply(earlier: EarlierRequest | None, digest: bytes, encoder: ReplyEn
     """
     if earlier is not None and earlier.digest != digest:
         return encode_reply(encoder, refuse_other_content())
+    if earlier is not None and earlier.is_parked:
+        return encode_reply(encoder, Parked())
     if earlier is not None and earlier.sender and earlier.turn is not None:
         return encode_reply(encoder, *_rebuild_events(earlier.turn, earlier.conversation_id or ""))
     if earlier is not None and earlier.reply is not None:  # of a command, which has no turn

@@ -27,6 +27,7 @@ from ...contracts import (
     Interaction,
     Missed,
     Notification,
+    PersonAnswer,
     Schedule,
     UserErrorBlock,
 )
@@ -35,6 +36,7 @@ from ...contracts.base import utc_now
 from ...domain.cards import AgentCard, Capability, load_cards
 from ...domain.environment.https_trust import HttpsTrust
 from ...domain.texts.text import SurrogateJoiner
+from ...exceptions import ConfigError
 from ...memory import Knowledge, ProgressCallback, SearchHit, SessionChanges, Usage, Variables
 from ...storage import Document
 from ..files import Files, Progress
@@ -237,6 +239,10 @@ class ForwardedSession:
         """Store the result of a step, and wait until it is durable."""
         await self._turn.call("close_step", step.name, step.number, result_text)
 
+    async def run_approved(self, name: str, function: Callable[..., Any], *args: Any, approvers: str | None = None) -> Any:
+        """Raise ConfigError: an agent in a process of its own cannot wait for people."""
+        raise _cannot_wait()
+
     async def remind(self, when: datetime | timedelta | str, payload: Payload, *, missed: Missed = "once") -> str:
         """Let a request come in this conversation at a time, and return the id of the schedule."""
         hash_arguments("session.remind", (payload, missed))  # what is no JSON is refused here, as there
@@ -260,6 +266,11 @@ class ForwardedSession:
         if not self._turn.is_closed and not self.changes.is_ended:
             self.changes.is_ended = True
             self._turn.do_soon("end")
+
+
+def _cannot_wait() -> ConfigError:
+    problem = "an agent in a process of its own cannot wait for a person; remove `process`, or use `response.ask`"
+    return ConfigError("isolation", problem)
 
 
 class ForwardedStream:
@@ -336,6 +347,18 @@ class ForwardedResponse:
         """Send a question with choices."""
         check_choices(choices)
         await self._turn.do("ask", question, list(choices))
+
+    async def ask_person(
+        self,
+        question: str,
+        *,
+        choices: Sequence[str] = (),
+        schema: Mapping[str, Any] | None = None,
+        to: str | None = None,
+        timeout: timedelta = timedelta(days=7),
+    ) -> PersonAnswer:
+        """Raise ConfigError: an agent in a process of its own cannot wait for people."""
+        raise _cannot_wait()
 
     async def data(self, data: dict[str, Any], title: str | None = None, view_hint: str = "JSON") -> None:
         """Send data, a JSON object. ValueError or TypeError for any other value, and nothing is sent."""

@@ -21,6 +21,7 @@ from ...exceptions import (
     AnswerTooLongError,
     PeerError,
     PeerFailedError,
+    PeerParkedError,
     PeerRefusedError,
     PeerTimeoutError,
     PeerUnavailableError,
@@ -35,7 +36,7 @@ _MAX_BATCH_READERS = 10_000
 _MAX_DROPPED_PER_MINUTE = 1000
 """The dropped events of one peer that are not worth a warning: of asks that were cancelled or timed out, or sent twice."""
 
-FINAL_EVENTS = frozenset({"request.completed", "request.failed", "request.refused"})
+FINAL_EVENTS = frozenset({"request.completed", "request.failed", "request.refused", "request.parked"})
 """The types of the last event of a request."""
 
 
@@ -221,5 +222,7 @@ def _raise_if_failed(jid: str, final_event: ReplyEvent, timeout_s: float) -> Non
         if code == ErrorCode.TIMEOUT:  # the agent saw the end of our time first
             raise PeerTimeoutError(jid, timeout_s)
         raise PeerRefusedError(jid, f"refuses: {message}", read_retry_after_s(final_event.data.get("retry_after_s")))
+    if final_event.type == "request.parked":
+        raise PeerParkedError(jid, final_event.request_id)
     if final_event.type == "request.failed":
         raise PeerFailedError(jid, message, code if isinstance(code, int) else None)

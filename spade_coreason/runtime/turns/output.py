@@ -46,6 +46,31 @@ class ReplyTimers:
             timers.cancel_all()
 
 
+class RepeatedParts(ReplyEncoder):
+    """An encoder for the parts of a reply that an earlier run has sent: it sends nothing."""
+
+    has_live_messages = follows_streams = shows_files = batches = False
+
+    def __init__(self, encoder: ReplyEncoder) -> None:
+        self._encoder = encoder
+        self.key, self.recipient, self.shows_typing = encoder.key, encoder.recipient, encoder.shows_typing
+
+    def reads_thoughts(self, title: str | None) -> bool:
+        return False
+
+    def encode(self, event: TurnEvent) -> list[str]:
+        return []
+
+    def readdress(self, content: str, recipient: str) -> str:
+        return self._encoder.readdress(content, recipient)
+
+    def encode_composing(self) -> str | None:
+        return self._encoder.encode_composing()
+
+    def encode_paused(self) -> str | None:
+        return self._encoder.encode_paused()
+
+
 def dump_reply(messages: Sequence[OutboundMessage]) -> str:
     """Return the messages of a reply as JSON, for the inbox."""
     return to_json([message.content for message in messages]).decode()
@@ -77,6 +102,8 @@ class TurnOutput:
         self._listeners: list[str] = []
         """The addresses that get the reply besides the recipient of the encoder."""
         self._last_number = 0
+        self._sent_through = 0
+        self._own_encoder: ReplyEncoder | None = None
         self._thought_count = 0
         self.is_closed = False
         self.is_held = False
@@ -114,10 +141,10 @@ class TurnOutput:
         self._emit_soon(TextEmitted(content, self._next_number(), *rendered))
         self.texts.append(content)
 
-    def emit_question(self, content: str, choices: tuple[tuple[str, str], ...]) -> None:
-        """Emit a block of Markdown with choices: pairs of value and label."""
+    def emit_question(self, content: str, choices: tuple[tuple[str, str], ...], recorded: str | None = None) -> None:
+        """Emit a block of Markdown with choices: pairs of value and label. `recorded` is its text in the turn."""
         self._emit_soon(TextEmitted(content, self._next_number(), choices=choices))
-        self.texts.append(content)
+        self.texts.append(content if recorded is None else recorded)
 
     async def emit_data(self, block: DataBlock) -> None:
         """Emit a data block, whose values are JSON."""
@@ -160,6 +187,26 @@ class TurnOutput:
             self._emit_now(StreamStarted(stream.stream_id, title))
         return stream
 
+    # Runs that wait for an answer
+
+    def skip(self, parts: int) -> None:
+        """Send nothing of the first `parts` blocks: an earlier run has sent them. They are recorded."""
+        self._sent_through = parts
+        self._own_encoder, self.encoder = self.encoder, RepeatedParts(self.encoder)
+
+    @property
+    def part_count(self) -> int:
+        """The number of blocks so far, those that were skipped included."""
+        return max(self._last_number, self._sent_through)
+
+    def hold_for_answer(self) -> None:
+        """Take no further events: the turn has asked a person, and ends. What is buffered waits until that is stored."""
+        self.is_held = self.is_closed = True
+
+    def _restore_encoder(self) -> None:
+        if self._own_encoder is not None:
+            self.encoder, self._own_encoder = self._own_encoder, None
+
     # The end of the turn
 
     async def close_streams(self) -> None:
@@ -175,6 +222,7 @@ class TurnOutput:
 
     def finish(self, event: TurnEvent) -> list[OutboundMessage]:
         """End the turn with its last event. Return the messages to send once the turn is stored."""
+        self._restore_encoder()
         self._close()
         final_messages = self._as_messages(self.encoder.encode(event) + self.encoder.flush())
         self.messages += final_messages
@@ -189,6 +237,7 @@ class TurnOutput:
 
     def abandon(self) -> None:
         """End the turn without a reply: the request runs again later, or is refused in silence."""
+        self._restore_encoder()
         self._close()
         self._drain_buffer()
         if (paused := self.encoder.encode_paused()) is not None:
@@ -281,6 +330,8 @@ class TurnOutput:
     async def _render(self, content: str) -> RenderedAnswer:
         """Return the file or the link in place of a Markdown text, if the recipient gets one."""
         long_answers = self._long_answers
+        if self._last_number < self._sent_through:
+            return UNCHANGED
         if long_answers is None or not (long_answers.files.upload_count or 0 < long_answers.over_bytes < len(content) * 4):
             return UNCHANGED  # nearly always
         return await long_answers.render_markdown(content, self.encoder)
@@ -288,6 +339,8 @@ class TurnOutput:
     def _next_number(self) -> int:
         """Return the number of the next block or stream."""
         self._last_number += 1
+        if self._own_encoder is not None and self._last_number > self._sent_through:
+            self._restore_encoder()
         return self._last_number
 
     def _part_id(self, number: int) -> UUID:

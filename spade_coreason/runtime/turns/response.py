@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, get_args
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, cast, get_args
 
-from ...contracts import AgentRequest, AuditEntry, CloudEvent, DataBlock, GraphEventBase, UserErrorBlock
+from ...contracts import AgentRequest, AuditEntry, CloudEvent, DataBlock, GraphEventBase, PersonAnswer, UserErrorBlock
 from ...contracts.blocks import STEP_TITLE
 from ...domain.texts.text import replace_lone_surrogates
 from .output import TurnOutput, TurnStream
@@ -24,13 +25,28 @@ _ViewHint: TypeAlias = Literal["TABLE", "JSON", "LIST", "KEY_VALUE"]
 agent_log = logging.getLogger("spade_coreason.agent")
 
 
+class ResponseQuestions(Protocol):
+    """The questions of one turn to people, as `Response` has them."""
+
+    async def ask_person(
+        self,
+        question: str,
+        choices: Sequence[str],
+        schema: Mapping[str, Any] | None,
+        to: str | None,
+        timeout: timedelta,
+    ) -> PersonAnswer: ...
+
+
 class TurnResponse:
     """The `Response` of one turn. Each call after the turn raises `RuntimeError`.
 
     The audit trail tells of the person behind `incoming`, which `request` is made of.
     """
 
-    __slots__ = ("_incoming", "_output", "_repository", "_request")
+    __slots__ = ("_incoming", "_output", "_repository", "_request", "open_questions")
+    open_questions: Callable[[], ResponseQuestions]
+    """Return the questions of the turn to people."""
 
     def __init__(
         self, output: TurnOutput, request: AgentRequest, incoming: InboundRequest, repository: AgentRepository
@@ -67,6 +83,18 @@ class TurnResponse:
         check_choices(choices)
         content = "\n".join([question, "", *(f"- {choice}" for choice in choices)])
         self._output.emit_question(content, tuple((choice, choice) for choice in choices))
+
+    async def ask_person(
+        self,
+        question: str,
+        *,
+        choices: Sequence[str] = (),
+        schema: Mapping[str, Any] | None = None,
+        to: str | None = None,
+        timeout: timedelta = timedelta(days=7),
+    ) -> PersonAnswer:
+        """Ask a person, and return their answer. Until then this run of `assist` ends."""
+        return await self.open_questions().ask_person(question, choices, schema, to, timeout)
 
     async def data(self, data: dict[str, Any], title: str | None = None, view_hint: str = "JSON") -> None:
         """Emit a data block. A value that is no JSON is a `ValueError` or `TypeError`, and nothing is sent."""

@@ -6,13 +6,14 @@ The journal of a request is loaded if the request runs again, and deleted when i
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn
 from uuid import UUID
 
 from ...contracts.authoring import OnUncertain
 from ...domain.identifiers import derive_step_key
-from ...exceptions import StepMismatchError, StepUncertainError
+from ...domain.messages import EarlierRuns
+from ...exceptions import MissingStepError, StepMismatchError, StepUncertainError, UnknownStepError
 from ...storage import Commit, Inbox, SaveStep, StoredStep
 from .steps import DurableStep, hash_arguments, run_step
 
@@ -30,9 +31,23 @@ class StepJournal:
     would run again.
     """
 
-    __slots__ = ("_earlier", "_inbox", "_inbox_row", "_key", "_numbers", "_step_count", "_total_bytes", "is_closed", "mismatch")
+    __slots__ = (
+        "_earlier",
+        "_earlier_runs",
+        "_inbox",
+        "_inbox_row",
+        "_key",
+        "_numbers",
+        "_questions",
+        "_step_count",
+        "_total_bytes",
+        "_unfinished",
+        "asked",
+        "is_closed",
+        "mismatch",
+    )
 
-    def __init__(self, inbox: Inbox, inbox_row: int, key: UUID) -> None:
+    def __init__(self, inbox: Inbox, inbox_row: int, key: UUID, earlier_runs: EarlierRuns | None = None) -> None:
         self._inbox = inbox
         self._inbox_row = inbox_row
         self._key = key
@@ -40,8 +55,16 @@ class StepJournal:
         self._numbers: Counter[str] | None = None  # made by the first step: most turns have none
         self._step_count = 0
         self._total_bytes = 0
+        self._unfinished: dict[tuple[str, int], StoredStep] = {}
+        """The steps that have begun and have no result, by name and number."""
+        self._earlier_runs = earlier_runs
+        """What the earlier runs have done, until this one has done the same."""
+        self._questions = set() if earlier_runs is None else set(earlier_runs.questions)
+        """The steps of the last questions that this run has not reached."""
         self.is_closed = False
         """True if the turn has ended, so that there are no more steps."""
+        self.asked: Sequence[Any] = ()
+        """The questions (`AskedQuestion`) with which this run has ended."""
         self.mismatch: StepMismatchError | None = None
         """The reason why the journal does not fit the turn, which therefore fails."""
 
@@ -94,12 +117,14 @@ class StepJournal:
         """
         if not self._inbox_row:
             return None
+        self._unfinished.pop((step.name, step.number), None)
         stored = StoredStep(step.name, step.number, step.arguments_hash, None)
         return self._inbox.save_step_with(self._inbox_row, stored)
 
     async def close_step_soon(self, step: DurableStep, result_text: str) -> None:
         """Store the result of a step that may run again without harm. Do not wait for that."""
         if self._inbox_row and not self.is_closed:
+            self._unfinished.pop((step.name, step.number), None)
             stored = StoredStep(step.name, step.number, step.arguments_hash, result_text)
             self._inbox.save_step_soon(self._inbox_row, stored)
 
@@ -113,18 +138,58 @@ class StepJournal:
             self._numbers = Counter()
         self._step_count += 1
         number = self._numbers[name] = self._numbers.pop(name, 0) + 1  # the last step is the last name
+        if self._earlier_runs is not None:
+            self._repeat(self._earlier_runs, name, number)
         key = str(derive_step_key(self._key, name, number))
         earlier = None if self._earlier is None else self._earlier.get((name, number))
+        if earlier is None or earlier.result is None:
+            self._unfinished[name, number] = StoredStep(name, number, given, None)
         if earlier is None:
             return DurableStep(name, number, given, key)
         if earlier.arguments_hash != given:
-            self.mismatch = StepMismatchError(name, number, earlier.arguments_hash[:_HASH_CHARACTERS], given[:_HASH_CHARACTERS])
-            raise self.mismatch
+            stored = earlier.arguments_hash[:_HASH_CHARACTERS]
+            self._fail(StepMismatchError(name, number, stored, given[:_HASH_CHARACTERS]))
         if earlier.result is None and on_uncertain == "fail":
             raise StepUncertainError(name, number, key)
         return DurableStep(name, number, given, key, earlier.result)
 
+    def _repeat(self, earlier: EarlierRuns, name: str, number: int) -> None:
+        """Check that a step is one of the earlier runs, which this one has to repeat until the last question.
+
+        StepMismatchError if it is not, or if the question is reached and a step of theirs has not begun.
+        """
+        if number > earlier.steps.get(name, 0):
+            self._fail(UnknownStepError(name, number))
+        self._questions.discard((name, number))
+        if self._questions:
+            return
+        self._earlier_runs = None
+        assert self._numbers is not None
+        for missing, count in earlier.steps.items():
+            if self._numbers.get(missing, 0) < count:
+                self._fail(MissingStepError(missing, count, name))
+
+    def _fail(self, mismatch: StepMismatchError) -> NoReturn:
+        self.mismatch = mismatch
+        raise mismatch
+
+    @property
+    def uses(self) -> Mapping[str, int]:
+        """The number of uses of each step so far."""
+        return dict(self._numbers or ())
+
+    @property
+    def unfinished(self) -> list[StoredStep]:
+        """The steps that have begun and have no result."""
+        return list(self._unfinished.values())
+
+    def find_missing(self) -> StepMismatchError | None:
+        """Return the reason why this run may not end: it has not come to the question that the earlier ones asked."""
+        return MissingStepError(*next(iter(self._questions)), "the end") if self._questions else None
+
     def _save(self, step: DurableStep, result_text: str | None) -> Commit[bool]:
+        if result_text is not None:
+            self._unfinished.pop((step.name, step.number), None)
         if not self._inbox_row:
             return Commit.completed(True)
         return self._inbox.save_step(self._inbox_row, StoredStep(step.name, step.number, step.arguments_hash, result_text))

@@ -17,7 +17,7 @@ from pydantic_core import to_json
 
 from ...concurrency import CURRENT_HOLDER, Deadline
 from ...contracts import AgentRequest, ErrorCode, UserErrorBlock
-from ...domain.messages import CHAIN, DEADLINE, NO_CONTEXT, ROOT_METADATA, ROOT_SENDER, Completed, Failed, TurnEvent
+from ...domain.messages import CHAIN, DEADLINE, NO_CONTEXT, ROOT_METADATA, ROOT_SENDER, Completed, Failed, Parked, TurnEvent
 from ...domain.texts.text import replace_lone_surrogates
 from ...domain.texts.translation import N_, translate
 from ...exceptions import StoreError, describe_for_log
@@ -77,7 +77,8 @@ class Turn:
         zone = services.policy.notifications.zone
         self.request = _make_request(active, queued, self.started_at, services.policy.operators, zone)
         identity = active.identity_for(queued.incoming.kind, queued.incoming.nickname)
-        self.steps = StepJournal(services.repository.inbox, queued.inbox_row, queued.key)
+        earlier = queued.incoming.earlier_runs
+        self.steps = StepJournal(services.repository.inbox, queued.inbox_row, queued.key, earlier)
         person = queued.incoming.person
         self.changes = SessionChanges(
             active.variables, self.person.variables if self.person is not None else None, active.shared
@@ -95,6 +96,13 @@ class Turn:
         # A method of the turn would make a circle, which only the garbage collector frees.
         self.session.open_schedules = partial(services.initiative.open_schedules, queued.incoming, self.steps, active.person)
         self.response = TurnResponse(self.output, self.request, queued.incoming, services.repository)
+        task = self.mailbox.worker if queued.command is None else None
+        open_questions = partial(services.questions.open, queued.incoming, self.steps, self.output, task)
+        self.session.open_approvals = self.response.open_questions = open_questions
+        if earlier is not None:
+            self.changes.repeat(earlier.values)
+            self.output.skip(earlier.parts)
+            self.session.later_turns = max(0, active.record.turns - earlier.turns)
 
     def assist(self) -> Awaitable[object]:
         """Call the agent, through its interceptors."""
@@ -147,8 +155,10 @@ class Turn:
             finally:
                 syncs.close()
                 mailbox.turn = mailbox.current = None
-            if steps.mismatch is not None:
-                raise steps.mismatch  # the agent has caught it
+            if steps.asked:
+                return Parked()  # the agent has caught the end of the run
+            if (mismatch := steps.mismatch or self.changes.conflict or steps.find_missing()) is not None:
+                raise mismatch  # the agent has caught it
             if returned is not None:
                 services.warn_of_return("assist", returned)
             if task is not None and task.cancelling():
@@ -164,8 +174,8 @@ class Turn:
             if task is not None and task.cancelling():
                 await self._clear_cancellation()
         except BaseException as error:
-            # Also sys.exit() and KeyboardInterrupt, which would end the whole process, and an agent that cancels its own task.
-            # A Ctrl-C is a signal to the event loop, and raises nothing here.
+            # Also `TurnParked`; sys.exit() and KeyboardInterrupt, which would end the whole process; and an agent that cancels
+            # its own task. A Ctrl-C is a signal to the event loop, and raises nothing here.
             if isinstance(error, asyncio.CancelledError) and services.mailboxes.is_cancelling_turns:
                 output.abandon()
                 raise
@@ -174,6 +184,8 @@ class Turn:
             if mailbox.is_cancelled:
                 output.cancel()
                 return None
+            if steps.asked:
+                return Parked()
             return await self._report_failure(
                 error, is_late=isinstance(error, TimeoutError) and deadline is not None and deadline.has_expired
             )
@@ -375,7 +387,7 @@ def _make_request(
             metadata[DEADLINE] = context.deadline
     if incoming.owner in operators:  # the owner of what is said in a room is the room, which vouches for nobody
         metadata["operator"] = True
-    if queued.is_redelivered:
+    if queued.is_redelivered and incoming.earlier_runs is None:
         metadata["redelivered"] = True
     if (language := active.person.preferences.language) is not None:
         metadata["preferred_language"] = language
@@ -389,7 +401,7 @@ def _make_request(
             "session_id": active.session_uuid,
             "root_request_id": incoming.root_request_id or request_id,
             "parent_request_id": incoming.parent_request_id,
-            "created_at": now,
+            "created_at": now if incoming.earlier_runs is None else datetime.fromisoformat(incoming.earlier_runs.started_at),
             "payload": dict(incoming.payload),
             "capabilities": incoming.capabilities,
             "metadata": metadata,

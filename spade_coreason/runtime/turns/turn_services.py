@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+from asyncio import Task
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Protocol
+from typing import Any, Protocol
 from uuid import UUID
 
 from ...concurrency import DeadlineTimers
@@ -14,7 +15,7 @@ from ...contracts import Agent, AnyBlock, Interceptor, Next
 from ...domain.messages import InboundRequest
 from ...domain.policy import Policy
 from ...memory import ActivePerson, HistoryWindows, SessionSchedules, Usage
-from ...storage import AgentRepository, Rows
+from ...storage import AgentRepository, Commit, Rows, StoredQuestion
 from ..agent_lifecycle import AgentLifecycle
 from ..crash_guard import CrashGuard
 from ..handlers import route_to_handlers
@@ -25,7 +26,7 @@ from ..upkeep.metrics import Metrics
 from .interceptors import chain_around
 from .long_answers import LongAnswers
 from .outbox import Outbox
-from .output import ReplyTimers
+from .output import ReplyTimers, TurnOutput
 from .step_journal import StepJournal
 
 log = logging.getLogger(__name__)
@@ -51,6 +52,33 @@ class TurnInitiative(Protocol):
 
     def wake(self) -> None:
         """Look for what is due: a notification was stored."""
+        ...
+
+
+class TurnDesk(Protocol):
+    """The questions to people, as turns use them."""
+
+    @property
+    def has_open(self) -> bool:
+        """False if no question is open. Then no message is looked at as an answer."""
+        ...
+
+    def open(self, incoming: InboundRequest, journal: StepJournal, output: TurnOutput, task: Task[Any] | None) -> Any:
+        """Return the questions of a turn. `task` is that of `assist`, None in a command."""
+        ...
+
+    def park(self, turn: Any, started_at: datetime, reply: str | None) -> Commit[bool]:
+        """Store the questions of a turn, and move its request out of the inbox. False if the request was erased meanwhile."""
+        ...
+
+    async def find_answer(self, incoming: InboundRequest) -> tuple[StoredQuestion, str] | None:
+        """Return the question that a message answers without naming it, and the answer; None if it is a request."""
+        ...
+
+    async def end_requests(
+        self, owner: str, *, threads: Sequence[str | None] | None = None, message_ids: Sequence[str] = ()
+    ) -> int:
+        """End the parked requests of an owner (a bare JID), of these threads or messages. Return their number. StoreError."""
         ...
 
 
@@ -80,6 +108,8 @@ class TurnServices:
     incidents: IncidentRecorder
     initiative: TurnInitiative = field(init=False)
     """The notifications and schedules, which are built upon the services."""
+    questions: TurnDesk = field(init=False)
+    """The questions to people."""
     chain: Next | None = field(init=False)
     """The agent's `assist` with the interceptors around it; None if none is around it."""
     _warned_of_return: set[str] = field(default_factory=set)

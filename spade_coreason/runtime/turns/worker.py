@@ -20,12 +20,13 @@ from ...contracts import ErrorCode
 from ...domain import conversation
 from ...domain.conversation import RUN, Outcome
 from ...domain.jid import bare_jid
-from ...domain.messages import Failed, Refused
+from ...domain.messages import Failed, Parked, Refused
 from ...domain.texts.translation import LANGUAGE, translate
 from ...exceptions import StoreError
-from ...memory import ActiveConversation, sum_usage
+from ...memory import ActiveConversation, ActivePerson, sum_usage
 from ...storage import SPARE_SLOT, TurnRecord
 from ..channels import NO_CHAINED_DEVICE, OutboundMessage, PresentationOptions
+from ..commands.answers import answer_command
 from ..commands.executor import CommandExecutor
 from ..crash_guard import CrashGuard
 from ..intake.admission import decide_for_conversation, refusal_notice
@@ -196,11 +197,13 @@ class RequestHandler:
             return
         if self._outbox.late_replies:
             await self._outbox.wait_until_arrived(bare_jid(incoming.reply_address))
-        if queued.received_at_s <= self._revocation.changed_at_s and self._revocation.has_lost_access(incoming):
+        was_parked = incoming.earlier_runs is not None
+        may_have_lost = was_parked or queued.received_at_s <= self._revocation.changed_at_s
+        if may_have_lost and self._revocation.has_lost_access(incoming):
             self._revocation.refuse(queued)
             self._inbox.close(queued.inbox_row)
             return
-        if incoming.context.deadline and incoming.context.deadline <= time.time():
+        if incoming.context.deadline and incoming.context.deadline <= time.time() and not was_parked:
             self._refuse_overdue(queued)
             return
 
@@ -212,7 +215,17 @@ class RequestHandler:
             await self._executor.reply_to_command(mailbox, active, queued, queued.command)
             return
 
+        if services.questions.has_open and not was_parked:
+            if (answer := await services.questions.find_answer(incoming)) is not None:
+                await self._executor.reply_to_command(mailbox, active, queued, answer_command(*answer))
+                return
+            if incoming.replaces:  # the request that it corrects may wait for an answer
+                await services.questions.end_requests(incoming.owner, message_ids=incoming.replaces)
+
         # Decide
+        if was_parked:
+            await self._run(mailbox, active, queued, person, now)
+            return
         kind = incoming.kind
         rules = self._item_rules if kind.is_due or (kind.is_program and is_item(incoming)) else self._policy.rules
         decision = decide_for_conversation(active, incoming, now, rules)
@@ -231,6 +244,18 @@ class RequestHandler:
             channel = self._outbox.channel_of(incoming)
             if (displayed := channel.encode_displayed(incoming)) is not None:
                 channel.send([displayed])
+        await self._run(mailbox, active, queued, person, now)
+
+    async def _run(
+        self,
+        mailbox: Mailbox,
+        active: ActiveConversation,
+        queued: QueuedRequest,
+        person: ActivePerson | None,
+        now: datetime,
+    ) -> None:
+        """Execute an admitted request, then update, prune and save. The second part of `answer`."""
+        services, incoming = self._services, queued.incoming
 
         # Execute
         output = self._open_output(active, queued)
@@ -244,6 +269,10 @@ class RequestHandler:
             await turn.close_cancelled()
             if self._revocation.has_lost_access(incoming):
                 self._revocation.refuse(queued)
+            return
+
+        if isinstance(final_event, Parked):
+            await self._park(turn, now)
             return
 
         # Update
@@ -281,6 +310,21 @@ class RequestHandler:
             log.info("%s: answered %s in %.0f ms", services.jid, incoming.sender, waited_ms)
         if is_active and not status.is_active:
             await services.expiry.on_ended(record.conversation_id, status.state)
+
+    async def _park(self, turn: Turn, now: datetime) -> None:
+        """Move a request whose turn has asked a person out of the inbox, and send what it has said so far."""
+        services, queued, active = self._services, turn.queued, turn.conversation
+        final_messages = turn.output.finish(Parked())
+        services.repository.save_conversation(active.record)
+        if not await services.questions.park(turn, now, turn.output.stored_reply):
+            log.info("%s: a request of %s was deleted before it could wait for an answer", services.jid, turn.mailbox.sender)
+            return
+        await queued.stored
+        services.metrics.record_reply(queued.received_at_s)
+        if final_messages:
+            services.outbox.send_final(queued.incoming.channel_name, queued.inbox_row, final_messages)
+        elif turn.output.messages:
+            services.outbox.close_when_acknowledged(queued.inbox_row, turn.output.last_sent)
 
     def _open_output(self, active: ActiveConversation, queued: QueuedRequest) -> TurnOutput:
         """Open the output for a request, by the preferences of the person and the features of their clients."""

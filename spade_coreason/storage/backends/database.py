@@ -165,6 +165,13 @@ def select_inbox_rows(*conditions: ColumnElement[bool]) -> Select[Any]:
     return query.execution_options(yield_per=INBOX_PAGE_ROWS)
 
 
+def select_rows_with_steps() -> Select[Any]:
+    """Return the query of the rows whose steps `Database` remembers. Those of parked requests wait with them."""
+    parked = schema.parked_requests.c.id
+    is_parked = select(parked).where(parked == schema.steps.c.request).exists()
+    return select(schema.steps.c.request).where(~is_parked).distinct()
+
+
 Outcomes: TypeAlias = list[tuple[Commit[Any], Any]]
 """The commits of a batch, each with its result or its error."""
 ROW_ID_BLOCK = 2**14

@@ -8,7 +8,7 @@ from contextlib import suppress
 from itertools import chain
 from typing import Any
 
-from sqlalchemy import URL, Connection, Select, func, select
+from sqlalchemy import URL, Connection, Select, func
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
@@ -29,6 +29,7 @@ from .database import (
     WriterHook,
     group_rows,
     select_inbox_rows,
+    select_rows_with_steps,
 )
 from .statements import ADD_INTERACTION, CLOSE, KEY_COLUMNS, RECEIVE, RECEIVE_ANSWERED, postgres_queries, postgres_sql
 
@@ -295,7 +296,7 @@ class PostgresDatabase(Database):
                     open_ids += [row.id for row in rows if row.state < CLOSED]  # only these may have steps
                 while open_ids:
                     page, open_ids = open_ids[:INBOX_PAGE_ROWS], open_ids[INBOX_PAGE_ROWS:]
-                    found = select(steps.c.request).where(steps.c.request.in_(page)).distinct()
+                    found = select_rows_with_steps().where(steps.c.request.in_(page))
                     self.inbox_rows_with_steps.update(await connection.scalars(found))
         except _DRIVER_ERRORS as error:
             raise self.problem(error) from error

@@ -18,12 +18,11 @@ from pathlib import Path
 from typing import Any, TypeAlias, cast
 from urllib.parse import quote
 
-from sqlalchemy import URL, Connection, create_engine, event, select
+from sqlalchemy import URL, Connection, create_engine, event
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from ...domain.environment.private_files import create_private
 from ...exceptions import DatabaseEmptyError, StoreError
-from ..schema import steps
 from .database import (
     Commit,
     Database,
@@ -36,6 +35,7 @@ from .database import (
     WriterHook,
     group_rows,
     select_inbox_rows,
+    select_rows_with_steps,
 )
 from .statements import CLOSE, MAX_ROWS, SQLITE_QUERIES, STATEMENTS, TEXT_INDEXES, sqlite_sql
 
@@ -130,7 +130,7 @@ class SqliteDatabase(Database):
             return
         for rows in connection.execute(select_inbox_rows()).partitions():
             self._add_inbox_rows(rows)
-        self.inbox_rows_with_steps.update(connection.scalars(select(steps.c.request).distinct()))
+        self.inbox_rows_with_steps.update(connection.scalars(select_rows_with_steps()))
 
     async def _load_agent(self, agent: str) -> None:
         """Do nothing: the agents were loaded with the file."""

@@ -21,7 +21,7 @@ from sqlalchemy.dialects import sqlite
 
 from ...domain.preferences import PREFERENCES_SCOPE
 from ..records import ACCESS_SCOPE, AGENT_SCOPE, MESSAGE_COUNT_SCOPES, PLATFORM_SCOPE, REFUSED_SCOPE
-from ..schema import conversations, inbox, interactions, notifications, schedules, steps, variables
+from ..schema import conversations, inbox, interactions, notifications, questions, schedules, steps, variables
 
 (
     RECEIVE,
@@ -282,14 +282,16 @@ def _build_queries(dialect: Dialect) -> dict[int, str]:
         .where(conversations.c.agent == bindparam("agent"), conversations.c.state == bindparam("state"))
         .order_by(conversations.c.last_interaction)
     )
-    names = ["agent", "of_schedules", "of_own", "owner"]
-    own = (notifications.c.agent, schedules.c.agent, schedules.c.agent, schedules.c.owner)
+    names = ["agent", "of_schedules", "of_questions", "of_own", "owner"]
+    own = (notifications.c.agent, schedules.c.agent, questions.c.agent, schedules.c.agent, schedules.c.owner)
     is_of = [column == bindparam(name) for column, name in zip(own, names, strict=True)]
     waiting: ColumnElement[str] = literal_column("'waiting'")
+    is_open: ColumnElement[str] = literal_column("'open'")
     due = select(
         select(func.min(notifications.c.due_at)).where(is_of[0], notifications.c.state == waiting).scalar_subquery(),
         select(func.min(schedules.c.wake_at)).where(is_of[1], schedules.c.state == waiting).scalar_subquery(),
-        select(schedules.c.id).where(is_of[2], is_of[3]).exists(),
+        select(func.min(questions.c.wake_at)).where(is_of[2], questions.c.state == is_open).scalar_subquery(),
+        select(schedules.c.id).where(is_of[3], is_of[4]).exists(),
     )
     return {
         FIND_DUE: _compile(due, names, dialect),

@@ -19,6 +19,7 @@ from ....domain.messages import (
     Failed,
     InboundRequest,
     MalformedRequest,
+    Parked,
     Refused,
     Repeated,
     StreamAborted,
@@ -28,6 +29,7 @@ from ....domain.messages import (
     TextEmitted,
     TurnEvent,
     derive_part_id,
+    reply_id_prefix,
 )
 from ....runtime import ReplyEncoder
 from ..cloud_events import EventStanzaWriter, EventWriter
@@ -60,7 +62,7 @@ class CloudEventEncoder(ReplyEncoder):
             to=incoming.sender,
             source=f"xmpp:{agent}",
             thread=incoming.thread,
-            id_prefix=self.key,
+            id_prefix=reply_id_prefix(self.key, incoming),
             request_id=str(incoming.request_id or key),
             stanza_bytes=stanza_bytes,
             accepts_batches=incoming.context.accepts_batches,
@@ -121,6 +123,8 @@ def _event_data(event: TurnEvent, key: UUID) -> tuple[str, dict[str, Any]]:
             return f"block.{block.block_type.lower()}", block.dump()
         case Repeated():
             return "request.repeated", {}
+        case Parked():
+            return "request.parked", {}
         case Completed(conversation_id, state):
             return "request.completed", {"conversation_id": conversation_id, "state": state}
         case Failed(message, code, recoverable, incident):

@@ -1,0 +1,203 @@
+"""Questions to people: what they say, and which text answers which question. All pure."""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from hashlib import sha256
+from secrets import choice
+from types import MappingProxyType
+from typing import Any, NamedTuple, Protocol
+from uuid import UUID
+
+from .texts.json_text import dump_json
+from .texts.translation import translate
+
+MAX_QUESTION_CHARACTERS = 4000
+MAX_CHOICES = 20
+MAX_OPEN_QUESTIONS = 20
+"""The most open questions of one person with an agent."""
+MAX_TIMEOUT = timedelta(days=7)
+"""The longest time that a question waits. So long, a repeated request of a program is recognised."""
+MAX_CALL_CHARACTERS = 1500
+"""The most characters of the arguments of a call that is to be approved. A person has to read all of them."""
+_CODE_LETTERS = "ABCDEFGHJKMNPQRSTVWXYZ23456789"  # without those that are taken for others
+_CODE_CHARACTERS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalPolicy:
+    """The rules of approvals. `groups` are the people (bare JIDs) who may approve, by the name of their group."""
+
+    groups: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
+    operators: tuple[str, ...] = ()
+    """The people who approve where no group is named."""
+    timeout: timedelta = timedelta(days=1)
+    refusal: str = ""
+    """Why approvals are refused here; "" if they are not."""
+
+    def find_approvers(self, group: str | None) -> tuple[str, ...]:
+        """Return the people (bare JIDs) of a group, or the operators. ValueError, which names the remedy, without any."""
+        if group is None:
+            if not self.operators:
+                raise ValueError(
+                    "there are no operators; name a group of access.groups as approvers, or set conversation.operators"
+                )
+            return self.operators
+        if group not in self.groups:
+            known = ", ".join(self.groups) or "none"
+            raise ValueError(f"there is no group {group!r} of approvers (known: {known}); define it in access.groups")
+        people = tuple(person for person in self.groups[group] if "@" in person)
+        if not people:
+            raise ValueError(f"the group {group!r} names no account that can be asked; add JIDs to access.groups.{group}")
+        return people
+
+
+class OpenQuestion(Protocol):
+    """A question that waits, as far as an answer needs it."""
+
+    @property
+    def kind(self) -> str:
+        """The kind: "question" or "approval"."""
+        ...
+
+    @property
+    def thread(self) -> str | None:
+        """The thread of the conversation in which the person is asked."""
+        ...
+
+    @property
+    def code(self) -> str: ...
+
+    @property
+    def choices(self) -> Sequence[str]: ...
+
+
+class FoundAnswer(NamedTuple):
+    """The question that a text answers, by its number in the list, and the answer."""
+
+    number: int
+    text: str
+
+
+def derive_code(question_id: UUID) -> str:
+    """Derive the code of a question, by which `/answer` names it. It is no secret."""
+    digest = sha256(question_id.bytes).digest()
+    return "".join(_CODE_LETTERS[byte % len(_CODE_LETTERS)] for byte in digest[:4])
+
+
+def make_approval_code() -> str:
+    """Make a code that nobody can guess, for one approval."""
+    return "".join(choice(_CODE_LETTERS) for _ in range(_CODE_CHARACTERS))
+
+
+def find_answer(
+    text: str, thread: str | None, replied_to: Sequence[bool], questions: Sequence[OpenQuestion]
+) -> FoundAnswer | None:
+    """Return the question that a text answers without naming it, and the answer; None if it is a request.
+
+    `questions` are the open ones of the person, and `replied_to` tells for each if the text is a reply to it (XEP-0461). A text
+    that is none answers the only question of its conversation, if it is one of its choices or the number of one. An approval is
+    never given so: it needs its code.
+    """
+    text = text.strip()
+    if not text:
+        return None
+    for number, question in enumerate(questions):
+        if replied_to[number] and question.kind == "question":
+            return FoundAnswer(number, match_choice(text, question.choices) or text)
+    here = [number for number, question in enumerate(questions) if question.kind == "question" and question.thread == thread]
+    if len(here) == 1 and (choice := match_choice(text, questions[here[0]].choices)) is not None:
+        return FoundAnswer(here[0], choice)
+    return None
+
+
+def match_choice(text: str, choices: Sequence[str]) -> str | None:
+    """Return the choice that a text is, or whose number it is, from 1; None if it is none."""
+    text = text.strip()
+    for known in choices:
+        if known.strip().casefold() == text.casefold():
+            return known
+    digits = text.rstrip(".)")
+    if digits.isascii() and digits.isdigit() and 1 <= int(digits[:4]) <= len(choices):
+        return choices[int(digits[:4]) - 1]
+    return None
+
+
+def parse_value(text: str, schema: Mapping[str, Any]) -> Any:
+    """Return the JSON value that a person means by a text, as far as the type of the schema tells; it is not checked here."""
+    expected = schema.get("type")
+    if expected == "string":
+        return text
+    if expected == "object" and not text.lstrip().startswith("{"):
+        properties = schema.get("properties")
+        if isinstance(properties, Mapping) and len(properties) == 1:
+            [(name, inner)] = properties.items()
+            return {name: parse_value(text, inner if isinstance(inner, Mapping) else {})}
+    if (
+        expected == "boolean"
+        and (
+            known := {"yes": True, "ja": True, "sí": True, "si": True, "no": False, "nein": False}.get(text.strip().casefold())
+        )
+        is not None
+    ):
+        return known
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def describe_question(text: str, code: str, choices: Sequence[str]) -> str:
+    """Return the text of a question with the ways to answer it, in Markdown."""
+    lines = [text, ""]
+    if choices:
+        lines += [f"{number}. {choice}" for number, choice in enumerate(choices, 1)]
+        hint = translate("Answer with a choice or its number, or write: /answer {code} CHOICE", code=code)
+    else:
+        hint = translate("Reply to this message, or write: /answer {code} YOUR ANSWER", code=code)
+    return "\n".join([*lines, "", hint] if choices else [text, "", hint])
+
+
+def describe_call(name: str, arguments: object) -> str:
+    """Return what a person has to read of a call before they approve it: its name and all arguments, as canonical JSON.
+
+    Control and direction characters are escaped, so that nothing is hidden. ValueError if it is too long to be read.
+    """
+    text = escape_hidden(dump_json(arguments, is_canonical=True))
+    if len(text) > MAX_CALL_CHARACTERS:
+        raise ValueError(
+            f"{name}: its arguments have {len(text):,} characters (limit: {MAX_CALL_CHARACTERS:,}), too many to be approved in"
+            " a chat; pass a reference, such as an id"
+        )
+    return f"{escape_hidden(name)}({text})"
+
+
+def escape_hidden(text: str) -> str:
+    """Return a text with an escape in place of each character that is not seen, or that changes how others are seen."""
+    return "".join(
+        char if char == " " or unicodedata.category(char)[0] not in "CZ" else json.dumps(char)[1:-1] for char in text
+    )
+
+
+def describe_approval(call: str, requester: str, code: str, time_left: str) -> str:
+    """Return the text by which a person is asked to approve a call, in Markdown. The platform writes it, no model does."""
+    fence = "`" * max(3, _longest_run(call) + 1)
+    asked_by = (
+        translate("{person} asks for this. It needs your approval:", person=requester)
+        if requester
+        else translate("This needs your approval:")
+    )
+    answer = translate("Write /approve {code} or /deny {code}. It ends in {time}.", code=code, time=time_left)
+    return f"{asked_by}\n\n{fence}\n{call}\n{fence}\n\n{answer}"
+
+
+def _longest_run(text: str) -> int:
+    longest = run = 0
+    for char in text:
+        run = run + 1 if char == "`" else 0
+        longest = max(longest, run)
+    return longest

@@ -1,0 +1,254 @@
+"""The operations on questions to people: answers, and approvals."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated, Any, Literal, NoReturn, TypeAlias
+
+from pydantic import Field
+
+from ..contracts import AuditEntry, QuestionState
+from ..contracts.base import utc_now
+from ..contracts.json_schema import find_problems
+from ..domain.questions import match_choice, parse_value
+from ..domain.texts.json_text import dump_json
+from ..exceptions import ConfigError
+from ..storage import AgentRepository, Settled, StoredQuestion, from_micros
+from .definition import OPERATORS, Arguments, Call, Caller, operation
+from .host import OperationHost, stored_agents
+from .initiative.notifications import MAX_LISTED, MIN_ID_CHARACTERS
+
+THE_PERSON = frozenset({Caller.PERSON})
+"""The person who was asked. Nobody answers for them, not even an operator."""
+APPROVAL = "approval"
+
+AnswerOutcome: TypeAlias = Literal["taken", "too late", "over", "taken back", "unknown", "unsuitable"]
+"""What became of an answer: it was taken; somebody was first; the time was over; the request was taken back; the person was not
+asked this, or nobody was; it does not fit the question."""
+_OUTCOMES: Mapping[str, AnswerOutcome] = {
+    QuestionState.ANSWERED: "too late",
+    QuestionState.APPROVED: "too late",
+    QuestionState.DENIED: "too late",
+    QuestionState.EXPIRED: "over",
+    QuestionState.ENDED: "taken back",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """The outcome of an answer. `decided_by` is who was first, if somebody was; `problem` says what does not fit."""
+
+    outcome: AnswerOutcome
+    decided_by: str = ""
+    problem: str = ""
+    is_own: bool = False
+    """True if the answer came from the person who waits for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListedApproval:
+    """An approval that an agent has asked for, without its code."""
+
+    id: str
+    agent: str
+    requester: str
+    """The bare JID of the person behind the request; "" if it is the agent itself."""
+    call: str
+    """The call: its name and all its arguments."""
+    people: tuple[str, ...]
+    """The bare JIDs of those who were asked."""
+    state: str
+    decided_by: str
+    created_at: datetime
+    expires_at: datetime
+
+
+class Approvals(Arguments):
+    """The approvals of agents, all without a name; in one state, open ones by default."""
+
+    agent: str | None = None
+    state: QuestionState | None = QuestionState.OPEN
+    limit: Annotated[int, Field(ge=1, le=MAX_LISTED)] = 100
+
+
+@operation("approvals.list", OPERATORS)
+async def list_approvals(call: Call, arguments: Approvals) -> list[ListedApproval]:
+    """List the approvals that agents wait for, the newest first."""
+    found = [
+        await _summary(call.host, stored)
+        for agent in await stored_agents(call.host, arguments.agent)
+        for stored in await call.host.repository(agent).questions.load_all(
+            kind=APPROVAL, state=arguments.state, limit=arguments.limit
+        )
+    ]
+    found.sort(key=lambda approval: approval.created_at, reverse=True)
+    return found[: arguments.limit]
+
+
+class OfApproval(Arguments):
+    """An approval, by its id or the first characters of it, 8 at least; with a reason for the requester."""
+
+    id: Annotated[str, Field(min_length=MIN_ID_CHARACTERS, max_length=36)]
+    agent: str | None = None
+    reason: Annotated[str, Field(max_length=1000)] = ""
+
+
+@operation("approvals.approve", is_change=True)
+async def approve(call: Call, arguments: OfApproval) -> ListedApproval:
+    """Approve a call in place of those who were asked. It runs then."""
+    return await _decide(call, arguments, is_approved=True)
+
+
+@operation("approvals.deny", is_change=True)
+async def deny(call: Call, arguments: OfApproval) -> ListedApproval:
+    """Deny a call in place of those who were asked. It does not run."""
+    return await _decide(call, arguments, is_approved=False)
+
+
+async def _decide(call: Call, arguments: OfApproval, *, is_approved: bool) -> ListedApproval:
+    found = [
+        stored
+        for agent in await stored_agents(call.host, arguments.agent)
+        for stored in await call.host.repository(agent).questions.find_by_prefix(arguments.id.lower())
+        if stored.kind == APPROVAL
+    ]
+    if len(found) != 1:
+        _raise_missing(arguments.id, has_many=bool(found))
+    [stored] = found
+    action = "approvals.approve" if is_approved else "approvals.deny"
+    await call.record(stored.agent, action, f"approval {stored.question_id}", person=stored.requester)
+    settled = await _settle_approval(call, stored, is_approved=is_approved, reason=arguments.reason)
+    if settled is None:
+        _raise_missing(arguments.id)
+    if not settled.is_first:
+        by = f" by {settled.question.decided_by}" if settled.question.decided_by else ""
+        raise ConfigError("id", f"it is {settled.question.state} already{by}; nothing was changed")
+    return await _summary(call.host, settled.question)
+
+
+def _raise_missing(ident: str, *, has_many: bool = False) -> NoReturn:
+    problem = "several approvals begin with" if has_many else "there is no approval"
+    raise ConfigError("id", f"{problem} {ident}; `approvals list --state any` shows them")
+
+
+class OwnAnswer(Arguments):
+    """The answer of a person (a bare JID) to the question with a code."""
+
+    agent: str
+    person: str
+    code: Annotated[str, Field(max_length=40)]
+    text: Annotated[str, Field(max_length=65_536)]
+
+
+@operation("questions.answer", THE_PERSON, is_change=True)
+async def answer_question(call: Call, arguments: OwnAnswer) -> Answered:
+    """Answer a question that an agent has asked the person."""
+    stored = await _find_own(call, arguments.agent, arguments.person, arguments.code, "question")
+    if stored is None:
+        return await _refuse(call, arguments.agent, arguments.person, "questions.answer", arguments.code)
+    if not stored.is_open:
+        return Answered(_OUTCOMES[stored.state], stored.decided_by)
+    text, value = arguments.text.strip(), None
+    if stored.choices:
+        choice = match_choice(text, stored.choices)
+        if choice is None:
+            return Answered("unsuitable", problem=" / ".join(stored.choices))
+        text = choice
+    if (schema := stored.schema) is not None:
+        value = parse_value(text, schema)
+        [problem] = await find_problems([value], schema, "the answer")
+        if problem is not None:
+            return Answered("unsuitable", problem=problem)
+    await call.record(arguments.agent, "questions.answer", f"question {stored.question_id}", person=arguments.person)
+    answer = {"text": text, "person": arguments.person, "at": utc_now().isoformat(), "value": value}
+    return _describe(await _settle(call, stored, QuestionState.ANSWERED, answer, arguments.person), arguments.person)
+
+
+class OwnDecision(Arguments):
+    """The decision of a person (a bare JID) about the approval with a code, with a reason for the requester."""
+
+    agent: str
+    person: str
+    code: Annotated[str, Field(max_length=40)]
+    is_approved: bool
+    reason: Annotated[str, Field(max_length=1000)] = ""
+
+
+@operation("approvals.decide", THE_PERSON, is_change=True)
+async def decide_approval(call: Call, arguments: OwnDecision) -> Answered:
+    """Approve or deny a call about which the person was asked."""
+    action = "approvals.approve" if arguments.is_approved else "approvals.deny"
+    stored = await _find_own(call, arguments.agent, arguments.person, arguments.code, APPROVAL)
+    if stored is None or stored.requester == arguments.person:
+        return await _refuse(call, arguments.agent, arguments.person, action, arguments.code)
+    if not stored.is_open:
+        await _record_failure(call, arguments.agent, arguments.person, action, f"approval {stored.question_id}")
+        return Answered(_OUTCOMES[stored.state], stored.decided_by)
+    await call.record(arguments.agent, action, f"approval {stored.question_id}", person=arguments.person)
+    settled = await _settle_approval(call, stored, is_approved=arguments.is_approved, reason=arguments.reason)
+    return _describe(settled, arguments.person)
+
+
+async def _find_own(call: Call, agent: str, person: str, code: str, kind: str) -> StoredQuestion | None:
+    """Return the newest question with a code that a person was asked, an open one first; None without one."""
+    repository = call.host.repository(agent).questions
+    asked = {question.id for question in await repository.load_asked(person, only_open=False)}
+    found = [each for each in await repository.find_by_code(code.strip().upper()) if each.kind == kind and each.id in asked]
+    return next((each for each in found if each.is_open), found[0] if found else None)
+
+
+async def _refuse(call: Call, agent: str, person: str, action: str, code: str) -> Answered:
+    """Note an answer of somebody who was not asked. They are not told if there is such a question."""
+    await _record_failure(call, agent, person, action, f"code {code.strip()[:40]}")
+    return Answered("unknown")
+
+
+async def _record_failure(call: Call, agent: str, person: str, action: str, resource: str) -> None:
+    entry = AuditEntry(actor=call.actor.name, action=action, resource=resource, outcome="failure")
+    await call.host.repository(agent).audit_trail.append(entry, person)
+
+
+async def _settle_approval(call: Call, stored: StoredQuestion, *, is_approved: bool, reason: str) -> Settled | None:
+    state = QuestionState.APPROVED if is_approved else QuestionState.DENIED
+    answer = {"approved": is_approved, "by": call.actor.name, "reason": reason.strip()}
+    return await _settle(call, stored, state, answer, call.actor.name)
+
+
+async def _settle(
+    call: Call, stored: StoredQuestion, state: QuestionState, answer: dict[str, Any], decided_by: str
+) -> Settled | None:
+    running = call.host.running_agent(stored.agent)
+    if running is not None:
+        return await running.settle_question(stored, state, answer, decided_by)
+    return await settle_stored(call.host.repository(stored.agent), stored, state, answer, decided_by)
+
+
+async def settle_stored(
+    repository: AgentRepository, stored: StoredQuestion, state: QuestionState, answer: dict[str, Any], decided_by: str
+) -> Settled | None:
+    """Settle a question in the storage alone. Its request runs at the next start."""
+    return await repository.questions.settle(stored.id, state, dump_json(answer), decided_by, utc_now())
+
+
+def _describe(settled: Settled | None, person: str) -> Answered:
+    if settled is None:
+        return Answered("unknown")
+    if not settled.is_first:
+        return Answered(_OUTCOMES[settled.question.state], settled.question.decided_by)
+    return Answered("taken", person, is_own=settled.question.requester == person)
+
+
+async def _summary(host: OperationHost, stored: StoredQuestion) -> ListedApproval:
+    return ListedApproval(
+        stored.question_id,
+        stored.agent,
+        stored.requester,
+        stored.text,
+        await host.repository(stored.agent).questions.load_people(stored.id),
+        stored.state,
+        stored.decided_by,
+        from_micros(stored.created_at),
+        from_micros(stored.expires_at),
+    )

@@ -1,0 +1,332 @@
+"""The questions of one agent: it parks the requests that ask, takes answers, and lets the requests run again.
+
+What is decided is one conditional update in the storage: the first answer counts, wherever it is given.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from ...contracts import QuestionState
+from ...domain.access import AccessPolicy
+from ...domain.identifiers import NoticeKind, derive_notice_id
+from ...domain.messages import EarlierRuns, InboundRequest
+from ...domain.questions import (
+    MAX_OPEN_QUESTIONS,
+    ApprovalPolicy,
+    FoundAnswer,
+    describe_approval,
+    describe_question,
+    find_answer,
+)
+from ...domain.texts.durations import format_duration
+from ...domain.texts.json_text import dump_json
+from ...domain.texts.translation import translate, use_language
+from ...storage import (
+    AgentRepository,
+    Commit,
+    EndedQuestion,
+    NewQuestion,
+    ParkedRequest,
+    PendingRequest,
+    Settled,
+    StoredNotification,
+    StoredQuestion,
+    from_micros,
+    to_micros,
+)
+from ..initiative.due_times import DueTimes
+from ..languages import PersonLanguages
+from ..turns.output import TurnOutput
+from ..turns.step_journal import StepJournal
+from ..turns.turn import Turn
+from .turn_questions import APPROVAL, AskedQuestion, TurnQuestions
+
+log = logging.getLogger(__name__)
+
+_BATCH = 100
+
+
+class QuestionDesk:
+    """The questions of one agent (`QuestionSink`), a source of due times.
+
+    `resume` queues a request that is in the inbox again; it returns False if its channel is missing.
+    """
+
+    def __init__(
+        self,
+        repository: AgentRepository,
+        access: AccessPolicy,
+        policy: ApprovalPolicy,
+        languages: PersonLanguages,
+        resume: Callable[[PendingRequest], bool],
+        clock: Callable[[], datetime],
+    ) -> None:
+        self.agent = repository.agent
+        self._repository = repository.questions
+        self._notifications = repository.notifications
+        self._inbox = repository.inbox
+        self._access = access
+        self._policy = policy
+        self._languages = languages
+        self._resume = resume
+        self._clock = clock
+        self._asking: Counter[str] = Counter()
+        """The questions of people that are being stored."""
+        self._parked_count = 0
+        """The number of requests that were parked since the start."""
+        self.has_open = False
+        """False if no question is open. Then no message is looked at as an answer."""
+        self.due_times: DueTimes | None = None
+        """The clock of the agent, once it is there."""
+
+    def open(
+        self, incoming: InboundRequest, journal: StepJournal, output: TurnOutput, task: asyncio.Task[Any] | None
+    ) -> TurnQuestions:
+        """Return the questions of a turn. `task` is that of `assist`, None in a command."""
+        return TurnQuestions(self, incoming, journal, output, task)
+
+    # Asking
+
+    @property
+    def approval_timeout(self) -> timedelta:
+        """The time that an approval waits."""
+        return self._policy.timeout
+
+    def find_approvers(self, group: str | None, requester: str) -> tuple[str, ...]:
+        """Return the people (bare JIDs) who may approve a request of a person. ValueError, with the remedy, without any."""
+        if self._policy.refusal:
+            raise ValueError(self._policy.refusal)
+        people = self._policy.find_approvers(group)
+        others = tuple(person for person in people if person != requester and self._access.is_allowed(person))
+        if not others:
+            where = f"access.groups.{group}" if group else "conversation.operators"
+            raise ValueError(f"nobody but {requester or 'the agent'} may approve this; add an account with access to {where}")
+        return others
+
+    async def check(self, asked: Sequence[AskedQuestion]) -> None:
+        """Raise ValueError if a person has no access, or has too many open questions."""
+        wanted = Counter(person for each in asked for person in each.people)
+        for person in wanted:
+            if person == self.agent:
+                raise ValueError(f"{person} is the agent itself; ask a person")
+            if not self._access.is_allowed(person):
+                raise ValueError(f"{person} has no access to {self.agent}, so they cannot answer; admit them first")
+        counts = await self._repository.count_open(list(wanted))
+        for person, count in wanted.items():
+            if counts.get(person, 0) + self._asking[person] + count > MAX_OPEN_QUESTIONS:
+                raise ValueError(f"{person} has {MAX_OPEN_QUESTIONS} open questions already; wait until some are answered")
+
+    def park(self, turn: Turn, started_at: datetime, reply: str | None) -> Commit[bool]:
+        """Store the questions of a turn, and move its request out of the inbox, in one transaction.
+
+        The result is False if the request was erased meanwhile.
+        """
+        queued, journal, now = turn.queued, turn.steps, self._clock()
+        asked: Sequence[AskedQuestion] = journal.asked
+        waiting = [self._make(turn, each, now) for each in asked]
+        notices = [
+            row for each in zip(waiting, asked, strict=True) if not each[1].is_shown_here for row in self._notices(each[0])
+        ]
+        self._inbox.forget_unsaved_steps(queued.inbox_row)
+        people = Counter(person for each in asked for person in each.people)
+        self._asking.update(people)
+        commit = self._repository.park(self._make_parked(turn, started_at, now), waiting, notices, journal.unfinished, reply)
+        commit.on_stored(lambda is_parked: self._on_parked(people, waiting, is_parked=is_parked))
+        commit.on_failed(lambda _: self._asking.subtract(people))
+        return commit
+
+    def _on_parked(self, people: Counter[str], waiting: Sequence[NewQuestion], *, is_parked: bool) -> None:
+        self._asking.subtract(people)
+        if is_parked:
+            self.has_open = True
+            self._parked_count += 1
+            self._wake_at(self._clock())  # for the notifications; it sleeps until the first reminder then
+
+    def _make_parked(self, turn: Turn, started_at: datetime, now: datetime) -> ParkedRequest:
+        queued, incoming = turn.queued, turn.queued.incoming
+        earlier, journal = incoming.earlier_runs, turn.steps
+        runs = EarlierRuns(
+            1 if earlier is None else earlier.runs + 1,
+            started_at.isoformat() if earlier is None else earlier.started_at,
+            turn.conversation.record.turns if earlier is None else earlier.turns,
+            turn.output.part_count,
+            journal.uses,
+            tuple((each.step.name, each.step.number) for each in journal.asked),
+            turn.changes.seen,
+        )
+        root = incoming.stored_root or ""
+        return ParkedRequest(
+            queued.inbox_row,
+            self.agent,
+            queued.key.bytes,
+            incoming.owner,
+            "" if root == incoming.owner else root,
+            incoming.thread,
+            replace(incoming, earlier_runs=runs).to_json(),
+            queued.digest,
+            incoming.channel_name,
+            dump_json(list(incoming.message_ids)),
+            to_micros(now),
+        )
+
+    def _make(self, turn: Turn, asked: AskedQuestion, now: datetime) -> NewQuestion:
+        incoming, step = turn.queued.incoming, asked.step
+        root = incoming.stored_root
+        requester = (root or "") if root is not None else "" if incoming.owner == self.agent else incoming.owner
+        form: dict[str, Any] = {"choices": list(asked.choices)} if asked.choices else {}
+        if asked.schema is not None:
+            form["schema"] = asked.schema
+        micros = to_micros(now)
+        question = StoredQuestion(
+            self._repository.next_id(),
+            self.agent,
+            step.key,
+            turn.queued.inbox_row,
+            asked.kind,
+            step.name,
+            step.number,
+            incoming.thread if asked.is_shown_here else None,
+            requester,
+            asked.text,
+            dump_json(form),
+            asked.code,
+            str(turn.queued.key) if asked.is_shown_here else "",
+            QuestionState.OPEN.value,
+            None,
+            "",
+            micros,
+            to_micros(now + asked.timeout),
+            to_micros(now + asked.timeout / 2),
+            micros,
+        )
+        return NewQuestion(question, asked.people)
+
+    # The texts
+
+    def _notices(self, new: NewQuestion, *, is_reminder: bool = False) -> list[StoredNotification]:
+        """Return the notifications by which people are asked, or reminded."""
+        return [self._notice(new.question, person, is_reminder=is_reminder) for person in new.people]
+
+    def _notice(self, question: StoredQuestion, person: str, *, is_reminder: bool) -> StoredNotification:
+        with use_language(self._languages.of_person(person)):
+            text, choices = self._describe(question)
+            if is_reminder:
+                text = translate("A reminder: this still waits for you.") + f"\n\n{text}"
+        content = dump_json({"question": text, "choices": choices})
+        root = question.requester if question.requester != person else ""
+        notice_id = str(derive_notice_id(question.question_id, person, "reminder" if is_reminder else "question"))
+        return self._notifications.make(notice_id, person, question.thread, root, content, self._clock())
+
+    def _describe(self, question: StoredQuestion) -> tuple[str, list[list[str]]]:
+        """Return the text of a question, and its choices: pairs of value and label."""
+        if question.kind != APPROVAL:
+            return describe_question(question.text, question.code, question.choices), [
+                [each, each] for each in question.choices
+            ]
+        time_left = format_duration((from_micros(question.expires_at) - self._clock()).total_seconds())
+        buttons = [
+            [f"/approve {question.code}", translate("Approve")],
+            [f"/deny {question.code}", translate("Deny")],
+        ]
+        return describe_approval(question.text, question.requester, question.code, time_left), buttons
+
+    # Answers
+
+    async def find_answer(self, incoming: InboundRequest) -> tuple[StoredQuestion, str] | None:
+        """Return the question that a message answers without naming it, and the answer; None if it is a request."""
+        if not incoming.is_said_directly:
+            return None
+        asked = await self._repository.load_asked(incoming.owner)
+        if not asked:
+            return None
+        replied = str(incoming.metadata.get("reply_to") or "")
+        replied_to = [self._is_reply_to(question, incoming.owner, replied) for question in asked]
+        found: FoundAnswer | None = find_answer(str(incoming.payload.get("query", "")), incoming.thread, replied_to, asked)
+        return None if found is None else (asked[found.number], found.text)
+
+    def _is_reply_to(self, question: StoredQuestion, person: str, message_id: str) -> bool:
+        if len(message_id) < 36:
+            return False
+        ids = [question.reference] if question.reference else []
+        kinds: tuple[NoticeKind, ...] = ("question", "reminder")
+        ids += [str(derive_notice_id(question.question_id, person, kind)) for kind in kinds]
+        return message_id[:36] in ids
+
+    def settle(
+        self, question: StoredQuestion, state: QuestionState, answer: dict[str, Any], decided_by: str
+    ) -> Commit[Settled | None]:
+        """Store the answer to a question, unless it has one. If its request waits for no other, it runs again."""
+        commit = self._repository.settle(question.id, state, dump_json(answer), decided_by, self._clock())
+        commit.on_stored(self._on_settled)
+        return commit
+
+    def _on_settled(self, settled: Settled | None) -> None:
+        if settled is not None and settled.pending is not None and not self._resume(settled.pending):
+            log.warning("%s: a request that waited for an answer has no channel any more", self.agent)
+
+    # The end of parked requests
+
+    async def end_requests(
+        self, owner: str, *, threads: Sequence[str | None] | None = None, message_ids: Sequence[str] = ()
+    ) -> int:
+        """End the parked requests of an owner (a bare JID), of these threads or messages, and tell who was asked.
+
+        Return their number. StoreError.
+        """
+        if not self.has_open:
+            return 0
+        ended = await self._repository.end_requests(self._clock(), owner, threads=threads, message_ids=message_ids)
+        await self._tell_of_end(ended, owner)
+        return len({each.question.request for each in ended})
+
+    async def _tell_of_end(self, ended: Sequence[EndedQuestion], owner: str) -> None:
+        notices: list[StoredNotification] = []
+        for question, people in ended:
+            for person in people:
+                if person == owner:
+                    continue
+                with use_language(self._languages.of_person(person)):
+                    text = translate("The question {code} was taken back. You need not answer it.", code=question.code)
+                content = dump_json({"question": text, "choices": []})
+                notice_id = str(derive_notice_id(question.question_id, person, "end"))
+                root = question.requester if question.requester != person else ""
+                notices.append(self._notifications.make(notice_id, person, question.thread, root, content, self._clock()))
+        if notices:
+            await self._notifications.add(notices)
+            self._wake_at(self._clock())
+
+    # The clock
+
+    async def run_due(self, now: datetime) -> None:
+        """Remind people of what is half over, and end what is over."""
+        commits: list[Commit[Any]] = []
+        for question in await self._repository.load_due(now, _BATCH):
+            if question.expires_at <= to_micros(now):
+                commits.append(self.settle(question, QuestionState.EXPIRED, {"expired": True}, ""))
+            else:
+                people = await self._repository.load_people(question.id)
+                rows = [self._notice(question, person, is_reminder=True) for person in people]
+                commit = self._repository.remind_at_expiry(question.id, rows)
+                commit.on_stored(lambda is_open: self._wake_at(self._clock()) if is_open else None)
+                commits.append(commit)
+        if commits:
+            await Commit.join(commits)
+
+    async def find_next_due(self) -> datetime | None:
+        """Return when the first question is to be looked at."""
+        count = self._parked_count
+        next_due = await self._repository.find_next_due()
+        if count == self._parked_count:  # else one is open that was not there when this was read
+            self.has_open = next_due is not None
+        return next_due
+
+    def _wake_at(self, due_at: datetime) -> None:
+        if self.due_times is not None:
+            self.due_times.wake_at(due_at)

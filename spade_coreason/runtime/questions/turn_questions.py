@@ -1,0 +1,254 @@
+"""The questions of one turn to people. Each is a durable step, whose result is the answer; until then its request is parked."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple, Protocol
+from uuid import UUID
+
+from ...contracts import PersonAnswer
+from ...domain.jid import parse_jid
+from ...domain.messages import InboundRequest
+from ...domain.questions import (
+    MAX_CHOICES,
+    MAX_QUESTION_CHARACTERS,
+    MAX_TIMEOUT,
+    derive_code,
+    describe_call,
+    describe_question,
+    make_approval_code,
+)
+from ...domain.texts.json_text import dump_json
+from ...domain.texts.translation import translate
+from ...exceptions import ApprovalDeniedError, ApprovalExpiredError, ApprovalRefusedError, QuestionExpiredError
+from ..turns.output import TurnOutput
+from ..turns.step_journal import StepJournal
+from ..turns.steps import DurableStep
+
+QUESTION, APPROVAL = "question", "approval"
+"""The kinds of questions."""
+_MIN_TIMEOUT = timedelta(minutes=1)
+_REFUSED = "refused"
+"""The key of the result of a step whose question could not be asked: the reason."""
+
+
+class TurnParked(BaseException):
+    """The end of a run of `assist` that has asked a person. It is no Exception, so that `except Exception` lets it pass."""
+
+
+class AskedQuestion(NamedTuple):
+    """A question that a turn asks now, or an approval that it asks for."""
+
+    step: DurableStep
+    kind: str
+    people: tuple[str, ...]
+    text: str
+    choices: tuple[str, ...]
+    schema: Mapping[str, Any] | None
+    code: str
+    timeout: timedelta
+    is_shown_here: bool
+    """True if the reply of the turn has it. Otherwise the people get it as a notification."""
+
+
+class ApprovalCall(NamedTuple):
+    """A call that needs an approval. `binding` is what it is bound to besides its arguments, such as the hash of a tool."""
+
+    name: str
+    arguments: Any
+    binding: Any = None
+
+
+class ApprovalDecision(NamedTuple):
+    """The decision about a call. `person` is who decided, "" if the time was over; `reason` is theirs."""
+
+    is_approved: bool
+    person: str
+    reason: str = ""
+
+
+class QuestionSink(Protocol):
+    """The questions of the agent, as turns use them."""
+
+    @property
+    def agent(self) -> str:
+        """The bare JID of the agent."""
+        ...
+
+    async def check(self, asked: Sequence[AskedQuestion]) -> None:
+        """Raise ValueError if a person has no access, or has too many open questions."""
+        ...
+
+    def find_approvers(self, group: str | None, requester: str) -> tuple[str, ...]:
+        """Return the people (bare JIDs) who may approve a request of a person. ValueError, with the remedy, without any."""
+        ...
+
+    @property
+    def approval_timeout(self) -> timedelta:
+        """The time that an approval waits."""
+        ...
+
+
+class TurnQuestions:
+    """The questions of a turn, as `Response.ask_person` and `Session.run_approved` have them.
+
+    `task` is that of `assist`; None in a command, which cannot wait.
+    """
+
+    def __init__(
+        self,
+        sink: QuestionSink,
+        incoming: InboundRequest,
+        journal: StepJournal,
+        output: TurnOutput,
+        task: asyncio.Task[Any] | None,
+    ) -> None:
+        self._sink = sink
+        self._task = task
+        self._incoming = incoming
+        self._journal = journal
+        self._output = output
+
+    async def ask_person(
+        self,
+        question: str,
+        choices: Sequence[str],
+        schema: Mapping[str, Any] | None,
+        to: str | None,
+        timeout: timedelta,
+    ) -> PersonAnswer:
+        """Ask a person, as `Response.ask_person`."""
+        self._require_task()
+        _check_question(question, choices, schema, timeout)
+        step = await self._journal.open_step("response.ask_person", (question, list(choices), schema, to), "retry")
+        if step.is_finished and _REFUSED in step.result:
+            raise ValueError(step.result[_REFUSED])
+        try:
+            person = self._find_person(to)
+            is_shown_here, code = self._is_shown_here(person), derive_code(UUID(step.key))
+            asked = AskedQuestion(step, QUESTION, (person,), question, tuple(choices), schema, code, timeout, is_shown_here)
+            if not step.is_finished:
+                await self._sink.check([asked])
+        except ValueError as error:
+            await self._refuse(step, error)
+            raise
+        if is_shown_here:
+            shown = describe_question(question, code, choices)
+            self._output.emit_question(shown, tuple((choice, choice) for choice in choices), question)
+        else:
+            await self._output.emit_text(translate("I have asked {person}, and go on when they have answered.", person=person))
+        if not step.is_finished:
+            self._park([asked])
+        answer = step.result
+        if "text" not in answer:
+            raise QuestionExpiredError(step.key)
+        return PersonAnswer(answer["text"], answer["person"], datetime.fromisoformat(answer["at"]), answer.get("value"))
+
+    async def decide(
+        self, calls: Sequence[ApprovalCall], approvers: str | None, timeout: timedelta | None = None
+    ) -> list[ApprovalDecision]:
+        """Ask for the approval of calls, all at once, and return the decisions in their order.
+
+        ApprovalRefusedError if nobody can be asked about them.
+        """
+        self._require_task()
+        steps = [
+            await self._journal.open_step(f"approval: {call.name}", (call.arguments, call.binding, approvers), "retry")
+            for call in calls
+        ]
+        asked: list[AskedQuestion] = []
+        for step, call in zip(steps, calls, strict=True):
+            if step.is_finished:
+                if _REFUSED in step.result:
+                    raise ApprovalRefusedError(call.name, step.result[_REFUSED])
+                continue
+            try:
+                asked.append(self._make_approval(step, call, approvers, timeout))
+                await self._sink.check(asked)
+            except ValueError as error:
+                await self._refuse(step, error)
+                raise ApprovalRefusedError(call.name, str(error)) from error
+        group = approvers or translate("an operator")
+        await self._output.emit_text(translate("This needs the approval of {group}. I go on when it is decided.", group=group))
+        if asked:
+            self._park(asked)
+        return [
+            ApprovalDecision(bool(step.result.get("approved")), step.result.get("by", ""), step.result.get("reason", ""))
+            for step in steps
+        ]
+
+    async def run_approved(self, name: str, function: Callable[..., Any], args: Sequence[Any], approvers: str | None) -> Any:
+        """Run a durable step once a person has approved it, as `Session.run_approved`."""
+        [decision] = await self.decide([ApprovalCall(name, list(args))], approvers)
+        if not decision.is_approved:
+            raise ApprovalDeniedError(name, decision.person, decision.reason) if decision.person else ApprovalExpiredError(name)
+        return await self._journal.run_once(name, function, args, "fail")
+
+    async def _refuse(self, step: DurableStep, error: ValueError) -> None:
+        """Store that a question cannot be asked: a later run of the turn must come to the same end."""
+        await self._journal.close_step(step, dump_json({_REFUSED: str(error)}))
+
+    def _make_approval(
+        self, step: DurableStep, call: ApprovalCall, approvers: str | None, timeout: timedelta | None
+    ) -> AskedQuestion:
+        requester = self._find_requester()
+        people = self._sink.find_approvers(approvers, requester)
+        text, code = describe_call(call.name, call.arguments), make_approval_code()
+        return AskedQuestion(step, APPROVAL, people, text, (), None, code, timeout or self._sink.approval_timeout, False)
+
+    def _find_requester(self) -> str:
+        """Return the person behind the request (a bare JID), "" if it is the agent itself. ValueError if it is not known."""
+        incoming = self._incoming
+        root = incoming.stored_root
+        if root is None:
+            return "" if incoming.owner == self._sink.agent else incoming.owner
+        if not root:
+            raise ValueError("it is not known who asks for this, so nobody can approve it; see peers.trust and rooms")
+        return root
+
+    def _find_person(self, to: str | None) -> str:
+        """Return the person to ask (a bare JID): by default the one behind the request. ValueError if there is none."""
+        if to is None:
+            person = self._find_requester()
+            if not person:
+                raise ValueError("nobody has asked for this, so it is not clear whom to ask; pass to=JID")
+            return person
+        address = parse_jid(to)
+        if "/" in address:
+            raise ValueError(f"a question goes to a person, not to one device: {to!r}; leave out the part from the / on")
+        return address
+
+    def _is_shown_here(self, person: str) -> bool:
+        incoming = self._incoming
+        return person == incoming.owner and incoming.is_said_directly
+
+    def _require_task(self) -> None:
+        if self._journal.is_closed:
+            raise RuntimeError("nobody may be asked after assist has returned")
+        if self._task is None:
+            raise RuntimeError("a command cannot ask and wait; ask in assist")
+        if asyncio.current_task() is not self._task:
+            raise RuntimeError("people are asked in the task of assist only; gather first, and ask then")
+        if self._output.streams:
+            raise RuntimeError("close the streams before you ask a person: assist begins anew with the answer")
+
+    def _park(self, asked: list[AskedQuestion]) -> None:
+        self._output.hold_for_answer()
+        self._journal.asked = asked
+        self._journal.is_closed = True
+        raise TurnParked
+
+
+def _check_question(question: str, choices: Sequence[str], schema: Mapping[str, Any] | None, timeout: timedelta) -> None:
+    if not isinstance(question, str) or not question.strip() or len(question) > MAX_QUESTION_CHARACTERS:
+        raise ValueError(f"a question is a text of 1 to {MAX_QUESTION_CHARACTERS:,} characters, not {question!r:.200}")
+    if isinstance(choices, str) or len(choices) > MAX_CHOICES:
+        raise ValueError(f"choices are at most {MAX_CHOICES} texts, not {choices!r:.200}")
+    if not all(isinstance(choice, str) and choice.strip() for choice in choices):
+        raise ValueError(f"choices are texts that are not empty, not {choices!r:.200}")
+    if choices and schema is not None:
+        raise ValueError("give choices or a schema, not both")
+    if not isinstance(timeout, timedelta) or not _MIN_TIMEOUT <= timeout <= MAX_TIMEOUT:
+        raise ValueError(f"a question waits for one minute to {MAX_TIMEOUT.days} days, not {timeout!r}")

@@ -1,0 +1,445 @@
+"""Questions to people, and the requests that wait for their answers.
+
+A request that asks is parked: its row in the inbox is answered, and its copy here waits. The answer is one conditional update.
+The last one puts the request into the inbox again, in the same transaction.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+
+from sqlalchemy import ColumnElement, Connection, delete, func, insert, or_, select, update
+
+from ..contracts import NotificationState, QuestionState
+from ..domain.identifiers import NoticeKind, derive_notice_id
+from .backends.database import Commit, Database
+from .records import PendingRequest, StoredStep, from_micros, to_micros
+from .schema import (
+    ANSWERED,
+    CLOSED,
+    PARKED,
+    RECEIVED,
+    asked_people,
+    inbox,
+    notifications,
+    parked_requests,
+    questions,
+    steps,
+)
+
+KEPT_DAYS = 7
+"""The days for which a question is kept after its last change: so long, those who answer late hear who has decided."""
+
+_OPEN = QuestionState.OPEN.value
+
+
+class ParkedRequest(NamedTuple):
+    """A row of the parked requests. `request` and `message_ids` are JSON texts, `parked_at` is in microseconds."""
+
+    id: int
+    agent: str
+    key: bytes
+    owner: str
+    root: str
+    thread: str | None
+    request: str
+    digest: bytes
+    channel: str
+    message_ids: str
+    parked_at: int
+
+
+class StoredQuestion(NamedTuple):
+    """A row of the questions. Times are in microseconds, `form` and `answer` are JSON texts."""
+
+    id: int
+    agent: str
+    question_id: str
+    request: int
+    kind: str
+    step: str
+    number: int
+    thread: str | None
+    requester: str
+    text: str
+    form: str
+    code: str
+    reference: str
+    state: str
+    answer: str | None
+    decided_by: str
+    created_at: int
+    expires_at: int
+    wake_at: int
+    changed_at: int
+
+    @property
+    def is_open(self) -> bool:
+        """True while it waits for an answer."""
+        return self.state == _OPEN
+
+    @property
+    def choices(self) -> list[str]:
+        """The choices; none if any text or value is an answer."""
+        return list(json.loads(self.form).get("choices", ()))
+
+    @property
+    def schema(self) -> dict[str, Any] | None:
+        """The JSON Schema of the answer, or None."""
+        schema: dict[str, Any] | None = json.loads(self.form).get("schema")
+        return schema
+
+
+class NewQuestion(NamedTuple):
+    """A question that is about to be asked, and the people (bare JIDs) who may answer it."""
+
+    question: StoredQuestion
+    people: tuple[str, ...]
+
+
+class Settled(NamedTuple):
+    """The outcome of an answer, or of the end of the time."""
+
+    question: StoredQuestion
+    """The question as it is now."""
+    is_first: bool
+    """True if this was the first answer. Otherwise nothing was changed."""
+    pending: PendingRequest | None = None
+    """The parked request, which is in the inbox again: it was the answer to its last question."""
+
+
+class EndedQuestion(NamedTuple):
+    """A question that was taken back, and the people (bare JIDs) who were asked."""
+
+    question: StoredQuestion
+    people: tuple[str, ...]
+
+
+class QuestionRepository:
+    """The questions of one agent (a bare JID). Methods raise StoreError if the database fails."""
+
+    def __init__(self, database: Database, agent: str) -> None:
+        self._database = database
+        self._agent = agent
+
+    def next_id(self) -> int:
+        """Return an unused row id."""
+        return self._database.next_id()
+
+    def park(
+        self,
+        parked: ParkedRequest,
+        asked: Sequence[NewQuestion],
+        notices: Sequence[tuple[Any, ...]],
+        begun: Sequence[StoredStep],
+        reply: str | None,
+    ) -> Commit[bool]:
+        """Move a request out of the inbox, and store its questions, in one transaction.
+
+        `notices` are rows of notifications, by which people are asked. `begun` are the steps without a result, those of the
+        questions among them; some may be stored. `reply` is what the sender gets, as the outbox has it. The result is False if the request was erased meanwhile.
+        """
+        database = self._database
+
+        def work(connection: Connection) -> bool:
+            answered = (
+                update(inbox)
+                .where(inbox.c.id == parked.id, inbox.c.state == RECEIVED)
+                .values(state=CLOSED if reply is None else ANSWERED, answer=reply, request=None, interaction=PARKED)
+            )
+            if not connection.execute(answered).rowcount:
+                return False
+            connection.execute(insert(parked_requests).values(parked._asdict()))
+            for new in asked:
+                connection.execute(insert(questions).values(new.question._asdict()))
+                rows = [{"question": new.question.id, "agent": self._agent, "person": person} for person in new.people]
+                connection.execute(insert(asked_people), rows)
+            known = {
+                (row.name, row.number)
+                for row in connection.execute(select(steps.c.name, steps.c.number).where(steps.c.request == parked.id))
+            }
+            for step in begun:
+                if (step.name, step.number) not in known:
+                    connection.execute(insert(steps).values({"request": parked.id, **step._asdict()}))
+            if notices:
+                names = [column.name for column in notifications.columns]
+                connection.execute(insert(notifications), [dict(zip(names, row, strict=True)) for row in notices])
+            return True
+
+        commit = database.run(work)
+        # Its steps wait with it: what closes the row of the inbox must not delete them.
+        database.inbox_rows_with_steps.discard(parked.id)
+        if reply is None:
+            commit.on_stored(lambda _: database.open_inbox_rows[self._agent].discard(parked.id))
+        return commit
+
+    def settle(
+        self, question: int, state: QuestionState, answer: str, decided_by: str, now: datetime
+    ) -> Commit[Settled | None]:
+        """Store the answer to a question, by its row, unless it has one. None if there is no such question.
+
+        `answer` is JSON, which becomes the result of its step. If it was the last open question of its request, the request is
+        in the inbox again, with its key and its steps.
+        """
+        database = self._database
+        new_row = database.next_id()
+
+        def work(connection: Connection) -> Settled | None:
+            values = {"state": state.value, "answer": answer, "decided_by": decided_by, "changed_at": to_micros(now)}
+            is_this = questions.c.id == question
+            is_first = bool(
+                connection.execute(update(questions).where(is_this, questions.c.state == _OPEN).values(values)).rowcount
+            )
+            row = connection.execute(select(questions).where(is_this)).one_or_none()
+            if row is None:
+                return None
+            stored = StoredQuestion._make(row)
+            if not is_first:
+                return Settled(stored, False)
+            _withdraw_notices(connection, self._agent, stored)
+            connection.execute(
+                update(steps)
+                .where(steps.c.request == stored.request, steps.c.name == stored.step, steps.c.number == stored.number)
+                .values(result=answer)
+            )
+            still_open = (
+                select(questions.c.id).where(questions.c.request == stored.request, questions.c.state == _OPEN).limit(1)
+            )
+            if connection.scalar(still_open) is not None:
+                return Settled(stored, True)
+            return Settled(stored, True, _put_back(connection, stored.request, new_row, now))
+
+        commit = database.run(work)
+        commit.on_stored(self._on_settled)
+        return commit
+
+    def _on_settled(self, settled: Settled | None) -> None:
+        if settled is None or settled.pending is None:
+            return
+        pending, database = settled.pending, self._database
+        database.inbox_keys.add(pending.key, pending.inbox_row)
+        database.inbox_rows_with_steps.add(pending.inbox_row)
+        if self._agent in database.open_inbox_rows:  # else the agent finds it when it opens
+            database.open_inbox_rows[self._agent].add(pending.inbox_row)
+
+    async def end_requests(
+        self, now: datetime, owner: str, *, threads: Sequence[str | None] | None = None, message_ids: Sequence[str] = ()
+    ) -> list[EndedQuestion]:
+        """Delete parked requests of an owner (a bare JID), and end their questions: of these threads, or of these messages."""
+
+        def work(connection: Connection) -> list[EndedQuestion]:
+            is_own = parked_requests.c.agent == self._agent, parked_requests.c.owner == owner
+            found = connection.execute(
+                select(parked_requests.c.id, parked_requests.c.thread, parked_requests.c.message_ids).where(*is_own)
+            ).all()
+            if threads is not None:
+                rows = [row.id for row in found if row.thread in threads]
+            else:
+                rows = [row.id for row in found if not set(message_ids).isdisjoint(json.loads(row.message_ids))]
+            return end_parked(connection, rows, now)
+
+        return await self._database.erase(work)
+
+    def remind_at_expiry(self, question: int, notices: Sequence[tuple[Any, ...]]) -> Commit[bool]:
+        """Store that the people were reminded of a question, with the notifications that do so. It is next due when it ends."""
+
+        def work(connection: Connection) -> bool:
+            is_this = questions.c.id == question, questions.c.state == _OPEN
+            is_open = bool(
+                connection.execute(update(questions).where(*is_this).values(wake_at=questions.c.expires_at)).rowcount
+            )
+            if is_open and notices:
+                names = [column.name for column in notifications.columns]
+                connection.execute(insert(notifications), [dict(zip(names, row, strict=True)) for row in notices])
+            return is_open
+
+        return self._database.run(work)
+
+    async def find(self, question_id: str) -> StoredQuestion | None:
+        """Return a question by its id, or None."""
+        found = await self._load(questions.c.question_id == question_id)
+        return found[0] if found else None
+
+    async def find_by_code(self, code: str) -> list[StoredQuestion]:
+        """Return the questions with a code, the newest first. Some may be answered."""
+        return await self._load(questions.c.code == code, order=questions.c.id.desc())
+
+    async def find_by_prefix(self, prefix: str, limit: int = 2) -> list[StoredQuestion]:
+        """Return at most `limit` questions whose ids begin with a text."""
+        return await self._load(questions.c.question_id.startswith(prefix, autoescape=True), limit=limit)
+
+    async def load_asked(self, person: str, *, only_open: bool = True) -> list[StoredQuestion]:
+        """Return the questions that a person (a bare JID) was asked, oldest first."""
+        of_person = select(asked_people.c.question).where(asked_people.c.agent == self._agent, asked_people.c.person == person)
+        state = (questions.c.state == _OPEN,) if only_open else ()
+        return await self._load(questions.c.id.in_(of_person), *state)
+
+    async def count_open(self, people: Sequence[str]) -> dict[str, int]:
+        """Count the open questions that each of these people (bare JIDs) was asked."""
+        query = (
+            select(asked_people.c.person, func.count())
+            .join(questions, questions.c.id == asked_people.c.question)
+            .where(asked_people.c.agent == self._agent, asked_people.c.person.in_(people), questions.c.state == _OPEN)
+            .group_by(asked_people.c.person)
+        )
+        rows = await self._database.read(lambda connection: connection.execute(query).all())
+        return {row[0]: row[1] for row in rows}
+
+    async def load_people(self, question: int) -> tuple[str, ...]:
+        """Return the people (bare JIDs) who were asked, by the row of the question."""
+        query = select(asked_people.c.person).where(asked_people.c.question == question).order_by(asked_people.c.person)
+        return tuple(await self._database.read(lambda connection: connection.scalars(query).all()))
+
+    async def load_all(
+        self, *, kind: str | None = None, state: QuestionState | None = None, limit: int = 1000
+    ) -> list[StoredQuestion]:
+        """Return the newest questions, the newest first."""
+        conditions = [] if kind is None else [questions.c.kind == kind]
+        conditions += [] if state is None else [questions.c.state == state.value]
+        return await self._load(*conditions, order=questions.c.id.desc(), limit=limit)
+
+    async def has_open(self) -> bool:
+        """Return True if a question is open."""
+        return await self.find_next_due() is not None
+
+    async def load_due(self, now: datetime, limit: int) -> list[StoredQuestion]:
+        """Return at most `limit` open questions that the clock has to look at, the first due ones first."""
+        is_due = questions.c.state == _OPEN, questions.c.wake_at <= to_micros(now)
+        return await self._load(*is_due, order=questions.c.wake_at, limit=limit)
+
+    async def find_next_due(self) -> datetime | None:
+        """Return when the clock has to look at the first open question; None without one."""
+        query = (
+            select(questions.c.wake_at)
+            .where(questions.c.agent == self._agent, questions.c.state == _OPEN)
+            .order_by(questions.c.wake_at)
+            .limit(1)
+        )
+        micros = await self._database.read(lambda connection: connection.scalar(query))
+        return None if micros is None else from_micros(micros)
+
+    async def load_about(self, person: str) -> list[StoredQuestion]:
+        """Return all questions that a person (a bare JID) was asked, and those of their requests, oldest first."""
+        return await self._load(_is_about(self._agent, person))
+
+    async def load_parked_of(self, person: str) -> list[ParkedRequest]:
+        """Return the parked requests of a person (a bare JID), and those behind which they are, oldest first."""
+        query = select(parked_requests).where(_is_parked_of(self._agent, person)).order_by(parked_requests.c.id)
+        rows = await self._database.read(lambda connection: connection.execute(query).all())
+        return [ParkedRequest._make(row) for row in rows]
+
+    async def _load(
+        self, *conditions: ColumnElement[bool], order: Any = questions.c.id, limit: int | None = None
+    ) -> list[StoredQuestion]:
+        query = select(questions).where(questions.c.agent == self._agent, *conditions).order_by(order).limit(limit)
+        rows = await self._database.read(lambda connection: connection.execute(query).all())
+        return [StoredQuestion._make(row) for row in rows]
+
+
+def _put_back(connection: Connection, row: int, new_row: int, now: datetime) -> PendingRequest | None:
+    """Put a parked request into the inbox again, in a transaction of the writer. None if it was deleted."""
+    found = connection.execute(select(parked_requests).where(parked_requests.c.id == row)).one_or_none()
+    if found is None:
+        return None
+    parked = ParkedRequest._make(found)
+    values = {
+        "id": new_row,
+        "agent": parked.agent,
+        "key": parked.key,
+        "sender": parked.owner,
+        "received_at": to_micros(now),
+        "state": RECEIVED,
+        "request": parked.request,
+        "digest": parked.digest,
+        "evidence": "",
+        "channel": parked.channel,
+    }
+    connection.execute(insert(inbox).values(values))
+    connection.execute(update(steps).where(steps.c.request == row).values(request=new_row))
+    connection.execute(delete(parked_requests).where(parked_requests.c.id == row))
+    return PendingRequest(new_row, parked.key, parked.request, None, parked.digest, parked.channel)
+
+
+def _withdraw_notices(connection: Connection, agent: str, question: StoredQuestion) -> None:
+    """Delete the notifications of a question that are not sent yet: nobody need be asked any more."""
+    people = connection.scalars(select(asked_people.c.person).where(asked_people.c.question == question.id)).all()
+    kinds: tuple[NoticeKind, ...] = ("question", "reminder")
+    ids = [str(derive_notice_id(question.question_id, person, kind)) for person in people for kind in kinds]
+    is_waiting = notifications.c.agent == agent, notifications.c.state == NotificationState.WAITING.value
+    connection.execute(delete(notifications).where(*is_waiting, notifications.c.notification_id.in_(ids)))
+
+
+def end_parked(connection: Connection, rows: Sequence[int], now: datetime) -> list[EndedQuestion]:
+    """Delete parked requests with their steps, and end their open questions, in a transaction of the writer."""
+    ended: list[EndedQuestion] = []
+    for row in rows:
+        is_open = questions.c.request == row, questions.c.state == _OPEN
+        for found in connection.execute(select(questions).where(*is_open)).all():
+            people = connection.scalars(select(asked_people.c.person).where(asked_people.c.question == found.id)).all()
+            ended.append(EndedQuestion(StoredQuestion._make(found), tuple(people)))
+            _withdraw_notices(connection, found.agent, ended[-1].question)
+        values = {"state": QuestionState.ENDED.value, "changed_at": to_micros(now)}
+        connection.execute(update(questions).where(*is_open).values(values))
+        connection.execute(delete(steps).where(steps.c.request == row))
+        connection.execute(delete(parked_requests).where(parked_requests.c.id == row))
+    return ended
+
+
+def delete_old_questions(connection: Connection, agent: str, now: datetime) -> None:
+    """Delete the questions of an agent that are not open, seven days after their last change, in a transaction."""
+    before = to_micros(now - timedelta(days=KEPT_DAYS))
+    is_old = questions.c.state != _OPEN, questions.c.changed_at < before
+    connection.execute(delete(questions).where(questions.c.agent == agent, *is_old))
+
+
+def delete_questions_about(connection: Connection, agent: str, person: str) -> int:
+    """Delete the questions of a person's requests, with these requests, and the marks of the person in others' questions.
+
+    A question of others whose last person is deleted ends at the next look of the clock. Run it in a transaction of the writer.
+    """
+    rows = connection.scalars(select(parked_requests.c.id).where(_is_parked_of(agent, person))).all()
+    count = len(rows)
+    for row in rows:
+        connection.execute(delete(steps).where(steps.c.request == row))
+        connection.execute(delete(questions).where(questions.c.request == row))
+        connection.execute(delete(parked_requests).where(parked_requests.c.id == row))
+    is_own = questions.c.agent == agent
+    count += connection.execute(delete(questions).where(is_own, questions.c.requester == person)).rowcount
+    asked = select(asked_people.c.question).where(asked_people.c.agent == agent, asked_people.c.person == person)
+    connection.execute(update(questions).where(is_own, questions.c.decided_by == person).values(decided_by="", answer=None))
+    nobody = (
+        ~select(asked_people.c.question)
+        .where(asked_people.c.question == questions.c.id, asked_people.c.person != person)
+        .exists()
+    )
+    now_due = update(questions).where(is_own, questions.c.id.in_(asked), questions.c.state == _OPEN, nobody)
+    connection.execute(now_due.values(wake_at=0, expires_at=0))
+    count += connection.execute(
+        delete(asked_people).where(asked_people.c.agent == agent, asked_people.c.person == person)
+    ).rowcount
+    return count
+
+
+def delete_questions_in(connection: Connection, agent: str, owner: str, thread: str | None) -> int:
+    """Delete the parked requests of a conversation with their questions, in a transaction of the writer."""
+    is_there = parked_requests.c.agent == agent, parked_requests.c.owner == owner, parked_requests.c.thread == thread
+    rows = connection.scalars(select(parked_requests.c.id).where(*is_there)).all()
+    for row in rows:
+        connection.execute(delete(steps).where(steps.c.request == row))
+        connection.execute(delete(questions).where(questions.c.request == row))
+        connection.execute(delete(parked_requests).where(parked_requests.c.id == row))
+    return len(rows)
+
+
+def _is_parked_of(agent: str, person: str) -> ColumnElement[bool]:
+    is_theirs = or_(parked_requests.c.owner == person, parked_requests.c.root == person)
+    return (parked_requests.c.agent == agent) & is_theirs
+
+
+def _is_about(agent: str, person: str) -> ColumnElement[bool]:
+    asked = select(asked_people.c.question).where(asked_people.c.agent == agent, asked_people.c.person == person)
+    parked = select(parked_requests.c.id).where(_is_parked_of(agent, person))
+    return or_(questions.c.requester == person, questions.c.id.in_(asked), questions.c.request.in_(parked))
