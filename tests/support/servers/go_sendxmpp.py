@@ -36,8 +36,12 @@ class GoSendxmpp:
         try:
             if not arguments:
                 async with StockClient(*await self._server.account(), self._server) as other:
-                    other.send("are you there?", self._jid)  # the server stores this until it is online
-                    await listener.wait_for_line("are you there?")
+                    heard = asyncio.create_task(listener.wait_for_line("are you there?"))
+                    while not heard.done():
+                        # A server stores this until it is online. At the moment in which it comes online ejabberd may lose it.
+                        other.send("are you there?", self._jid)
+                        await asyncio.wait({heard}, timeout=1)
+                    await heard
             yield listener
         finally:
             process.terminate()
