@@ -70,6 +70,7 @@ from .domain.conversation import Rules
 from .domain.jid import bare_jid
 from .domain.messages import Bounce, InboundRequest, MalformedRequest, RequestContext
 from .domain.policy import Keep, Policy, Retention, RunnerTimings
+from .domain.questions import ApprovalPolicy
 from .exceptions import ConfigError, PeerError
 from .llm import FakeFailure, FakeModel, FakeReply, FakeToolCall, ModelRequest, Reply, error, stream, tool_call
 from .memory import AgentInteractionMemory, Embedder, Summariser, TokenCounter
@@ -501,6 +502,7 @@ class LocalFiles:
 
 __all__ = [
     "AgentTester",
+    "ApprovalPolicy",
     "ClientFeature",
     "Embedder",
     "FakeFailure",

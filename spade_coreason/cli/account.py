@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
@@ -189,9 +190,10 @@ def resolve_account(
         no_verify = no_verify or not server.tls.verify
         requires_tls = server.tls.required
         hint = f"no platform is running on {format_path(directory)}"
+    password = None if password_file is not None or data_dir is None else _local_password(data_dir, jid)
     return Account(
         jid,
-        read_password(jid, password_file),
+        password or read_password(jid, password_file),
         host,
         port,
         ca_file,
@@ -201,6 +203,15 @@ def resolve_account(
         hint=hint,
         data_dir=data_dir,
     )
+
+
+def _local_password(directory: Path, jid: str) -> str | None:
+    """Return the password of a person on the local server of a platform (`server.people`), or None."""
+    try:
+        passwords = json.loads((directory / "people.json").read_bytes())
+    except (OSError, ValueError):
+        return None
+    return passwords.get(jid) if isinstance(passwords, dict) else None
 
 
 def _parse_own_jid(text: str) -> str:

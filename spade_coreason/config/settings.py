@@ -110,6 +110,10 @@ class ServerSettings(Section):
     any free port.
     """
     tls: TlsSettings = TlsSettings()
+    people: tuple[Person, ...] = ()
+    """The accounts of people on a local server, besides the guest's: `spade-coreason chat AGENT --jid boss@localhost` uses one.
+    Their passwords are in the file `people.json` of `data_dir`, which only you can read.
+    """
 
     @property
     def is_local(self) -> bool:

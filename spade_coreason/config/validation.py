@@ -172,7 +172,16 @@ def _find_server_problems(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
     if problem := find_ca_file_problem(server.tls.ca_file):
         yield ("server", "tls", "ca_file"), problem
     if not server.is_local:
+        if server.people:
+            yield ("server", "people"), "an external server has its own accounts; remove the key"
         return
+    for number, person in enumerate(server.people):
+        if jid_domain(person) != server.domain:
+            place = ("server", "people", number)
+            remedy = f"write {local_part(person)}@{server.domain}"
+            yield place, f"{person} is not on the domain of the local server, {server.domain}; {remedy}"
+        elif person in (bare_jid(agent.jid) for agent in settings.agents):
+            yield ("server", "people", number), f"{person} is the JID of an agent; give the person another one"
     if server.domain != LOCAL_DOMAIN:
         remedy = f"remove the key, or write mode: external if {server.domain} is your own server"
         yield ("server", "domain"), f'a local server (mode: {server.mode}) has the domain "{LOCAL_DOMAIN}"; {remedy}'

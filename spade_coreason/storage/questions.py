@@ -140,7 +140,8 @@ class QuestionRepository:
         """Move a request out of the inbox, and store its questions, in one transaction.
 
         `notices` are rows of notifications, by which people are asked. `begun` are the steps without a result, those of the
-        questions among them; some may be stored. `reply` is what the sender gets, as the outbox has it. The result is False if the request was erased meanwhile.
+        questions among them; some may be stored. `reply` is what the sender gets, as the outbox has it. The result is False if
+        the request was erased meanwhile.
         """
         database = self._database
 
