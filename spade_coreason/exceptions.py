@@ -19,11 +19,11 @@ CoReasonError
 │   ├── UnknownStepError         a turn that goes on after an answer began a step that its earlier run had not.
 │   └── MissingStepError         a turn that goes on after an answer left out a step of its earlier run.
 ├── VariableChangedError         a variable was changed while the turn that stores it waited for an answer.
-├── QuestionExpiredError         nobody answered a question in time.
+├── QuestionExpiredError         no one answered a question in time.
 ├── ApprovalError                a call was not approved.
-│   ├── ApprovalDeniedError      somebody denied it.
-│   ├── ApprovalExpiredError     nobody decided in time.
-│   └── ApprovalRefusedError     nobody can be asked about it.
+│   ├── ApprovalDeniedError      an approver denied it.
+│   ├── ApprovalExpiredError     no one decided in time.
+│   └── ApprovalRefusedError     no one can be asked about it.
 ├── KnowledgeError               a document cannot be added to the knowledge of an agent.
 ├── ModelError                   a model did not return a usable completion or result.
 ├── ContextTooLongError          the context of a request is longer than the language model accepts (llm).
@@ -238,8 +238,8 @@ class UnknownStepError(StepMismatchError):
     def __init__(self, name: str, number: int) -> None:
         CoReasonError.__init__(
             self,
-            f"the durable step {name!r} (use {number}) was not begun by the run that asked a person; the code before a question"
-            " has to begin the same steps when it runs again: was the agent changed meanwhile?",
+            f"the durable step {name!r} (use {number}) was not begun by the run that asked a person; begin the same steps"
+            " before a question in every run, also after a change of the agent",
         )
         self.name, self.number, self.stored, self.given = name, number, "", ""
 
@@ -250,9 +250,8 @@ class MissingStepError(StepMismatchError):
     def __init__(self, name: str, number: int, question: str) -> None:
         CoReasonError.__init__(
             self,
-            f"the durable step {name!r} (use {number}) was begun by the run that asked a person, and this run came to"
-            f" {question!r} without it; the code before a question has to begin the same steps when it runs again: was the"
-            " agent changed meanwhile?",
+            f"the durable step {name!r} (use {number}) was not begun before {question!r}, as in the run that asked a person;"
+            " begin the same steps in every run, also after a change of the agent",
         )
         self.name, self.number, self.stored, self.given = name, number, "", ""
 
@@ -269,10 +268,10 @@ class VariableChangedError(CoReasonError):
 
 
 class QuestionExpiredError(CoReasonError):
-    """Nobody answered the question `question_id` in time."""
+    """No one answered the question `question_id` in time."""
 
     def __init__(self, question_id: str) -> None:
-        super().__init__(f"nobody answered the question {question_id} in time; ask again, or go on without an answer")
+        super().__init__(f"no one answered the question {question_id} in time; ask again, or go on without an answer")
         self.question_id = question_id
 
 
@@ -295,14 +294,14 @@ class ApprovalDeniedError(ApprovalError):
 
 
 class ApprovalExpiredError(ApprovalError):
-    """Nobody decided about the call in time."""
+    """No one decided about the call in time."""
 
     def __init__(self, name: str) -> None:
-        super().__init__(name, "nobody decided in time; ask again")
+        super().__init__(name, "no one decided in time; ask again")
 
 
 class ApprovalRefusedError(ApprovalError):
-    """Nobody can be asked about the call. `problem` says why, and what to do."""
+    """No one can be asked about the call. `problem` says why, and what to do."""
 
 
 class KnowledgeError(CoReasonError):

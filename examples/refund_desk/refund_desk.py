@@ -1,4 +1,4 @@
-"""A refund desk: it pays small refunds at once, and large ones when somebody of the finance team has approved them."""
+"""A refund desk: it pays small refunds at once, and large ones when the finance team has approved them."""
 
 import asyncio
 import json
@@ -8,9 +8,9 @@ from spade_coreason import AgentDefinition, AgentRequest, Response, Session
 from spade_coreason.exceptions import ApprovalDeniedError, ApprovalExpiredError
 
 ORDERS = {"1001": 20, "1002": 480, "1003": 1250}
-"""What was paid for an order, in euros."""
+"""The price of each order, in euros."""
 LIMIT = 100
-"""The largest refund that needs nobody."""
+"""The largest refund that needs no approval."""
 REASONS = ("It is broken", "It is the wrong one", "I changed my mind")
 
 
@@ -36,7 +36,7 @@ class RefundDesk:
         except ApprovalDeniedError as error:
             await response.markdown(f"I am sorry, {error.person} has declined this. {error.reason}".strip())
         except ApprovalExpiredError:
-            await response.markdown("Nobody has decided in time. Please ask again.")
+            await response.markdown("No one has decided in time. Please ask again.")
         else:
             await response.markdown(f"{amount} euros are on their way to you. Your receipt is {receipt}.")
 

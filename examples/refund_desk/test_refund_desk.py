@@ -21,7 +21,7 @@ def payments(ledger: Path) -> list[dict[str, object]]:
     return list(json.loads(ledger.read_text()).values()) if ledger.exists() else []
 
 
-async def test_a_small_refund_needs_nobody(ledger: Path) -> None:
+async def test_a_small_refund_needs_no_approval(ledger: Path) -> None:
     async with AgentTester(RefundDesk, options={"ledger": str(ledger)}, policy=POLICY, user=CLARA) as t:
         assert "1. It is broken" in (await t.say("1001 please"))[0]
         assert await t.say("1") == ["20 euros are on their way to you. Your receipt is R-1001-1."]
@@ -55,5 +55,5 @@ async def test_the_finance_team_is_reminded_and_the_customer_hears_when_nobody_d
         await t.advance(timedelta(hours=12))
         assert (await t.message(user=FELIX)).text.startswith("A reminder: this still waits for you.")
         await t.advance(timedelta(hours=12))
-        assert (await t.message()).text == "Nobody has decided in time. Please ask again."
+        assert (await t.message()).text == "No one has decided in time. Please ask again."
         assert payments(ledger) == []

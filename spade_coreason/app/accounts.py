@@ -30,7 +30,7 @@ class LocalAccounts:
         self.passwords: dict[str, str] = {}
         """The passwords of the agents and the guest, by bare JID."""
         self._people: dict[str, str] = {}
-        """Those of further people (`server.people`)."""
+        """The passwords of further people (`server.people`)."""
 
     async def choose_passwords(self, guest: str) -> None:
         """Choose the passwords of the agents, of the guest (a bare JID) and of further people.

@@ -104,10 +104,9 @@ class Session(SessionHandle, Protocol):
         never approves. This run of `assist` ends here, and `assist` begins anew when the decision is there, as after
         `Response.ask_person`. The function then runs at most once: if it is cut off, the next run raises StepUncertainError.
 
-        Raise ApprovalDeniedError, which names who denied it and why; ApprovalExpiredError if nobody decided within
-        `approvals.timeout_h`; ApprovalRefusedError if nobody can be asked: there are no approvers besides the person behind the
-        request, that person is not known, the arguments are too long to be read, or the server does not verify senders. Other
-        errors are those of `run_once` and `Response.ask_person`.
+        Raise ApprovalDeniedError, which names who denied it and why, and ApprovalExpiredError if no one decided within
+        `approvals.timeout_h`. Raise ApprovalRefusedError if no one can be asked: no approver other than the person behind
+        the request is known, or that person is not, or the arguments are too long, or the server does not verify senders. Other errors are those of `run_once` and `Response.ask_person`.
         """
         ...
 
@@ -193,16 +192,16 @@ class Response(ResponseHandler, Protocol):
         """Ask a person, and wait for their answer, for days if need be.
 
         This run of `assist` ends here. When the answer is there, `assist` begins anew with the same request, and this returns
-        the answer. So the code before it runs twice: what has an effect there has to be a durable step (`Session.run_once`),
-        and the same steps have to begin again. Blocks that were sent are not sent again, `Session.get` returns what it
-        returned, and `Session.history` ends where it ended. Meanwhile nothing is held: other turns of the conversation run.
+        the answer. So the code before it runs twice: an effect there must be a durable step (`Session.run_once`), and the same
+        steps must begin again. Blocks that were sent are not sent again, `Session.get` returns what it
+        returned, and `Session.history` ends where it ended. Until then nothing is held: other turns of the conversation run.
 
         `choices` (at most 20) are offered as buttons, or as a numbered list. With a `schema` (JSON Schema), the answer is
         checked, and `PersonAnswer.value` is its JSON value. `to` is a bare JID; by default the person behind the request. They
         are asked in this conversation if it is theirs, else in their own conversation without a thread. They are reminded
         once, after half of `timeout` (one minute to seven days).
 
-        Raise QuestionExpiredError if nobody answers in time. Raise ValueError for an unsuitable question, or a person who has
+        Raise QuestionExpiredError if no one answers in time. Raise ValueError for an unsuitable question, or a person who has
         no access or 20 open questions. Raise RuntimeError in a task that is not that of `assist`, with an open stream, or in a
         command. Raise StepMismatchError, and fail the turn, if a step before the question is not the same any more.
         """

@@ -17,7 +17,7 @@ class QuestionState(StrEnum):
     APPROVED = "approved"
     DENIED = "denied"
     EXPIRED = "expired"
-    """Nobody answered in time."""
+    """No one answered in time."""
     ENDED = "ended"
     """The request that asked was taken back."""
 

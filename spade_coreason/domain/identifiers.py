@@ -147,7 +147,7 @@ def choose_conversation_id(candidates: Sequence[str], sender: str, owners: Mappi
 
 
 NoticeKind: TypeAlias = Literal["question", "reminder", "end"]
-"""What a notification says of a question: that it is asked, that it still waits, or that it was taken back."""
+"""The news that a notification has of a question: it is asked, it still waits, or it was taken back."""
 
 
 def derive_notice_id(question_id: str, person: str, kind: NoticeKind) -> UUID:

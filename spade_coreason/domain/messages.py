@@ -229,7 +229,7 @@ NO_CONTEXT = RequestContext()
 
 
 class EarlierRuns(NamedTuple):
-    """What the earlier runs of a request have done, each of which ended with a question to a person.
+    """The deeds of the earlier runs of a request, each of which ended with a question to a person.
 
     A later run begins anew, and does the same until the last question is answered.
     """
@@ -294,7 +294,7 @@ class InboundRequest:
     channel_name: str = DEFAULT_CHANNEL
     """The name of the channel by which the request came and its reply goes. The gateway sets it."""
     earlier_runs: EarlierRuns | None = None
-    """What its earlier runs have done, if it has waited for a person's answer. The platform sets it."""
+    """The deeds of its earlier runs, if it has waited for a person's answer. The platform sets them."""
 
     @property
     def channel(self) -> str:

@@ -90,7 +90,7 @@ def derive_code(question_id: UUID) -> str:
 
 
 def make_approval_code() -> str:
-    """Make a code that nobody can guess, for one approval."""
+    """Make a code that cannot be guessed, for one approval."""
     return "".join(choice(_CODE_LETTERS) for _ in range(_CODE_CHARACTERS))
 
 

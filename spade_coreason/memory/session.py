@@ -69,7 +69,7 @@ class SessionChanges:
     def set(self, scope: str, key: str, text: str) -> None:
         """Set a variable to a JSON text, if the scope has variables.
 
-        VariableChangedError if somebody else has set it since an earlier run of the turn saw it.
+        VariableChangedError if another turn has set it since an earlier run of this one saw it.
         """
         variables = self._by_scope[scope]
         if variables is None:

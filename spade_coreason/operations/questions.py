@@ -21,12 +21,12 @@ from .host import OperationHost, stored_agents
 from .initiative.notifications import MAX_LISTED, MIN_ID_CHARACTERS
 
 THE_PERSON = frozenset({Caller.PERSON})
-"""The person who was asked. Nobody answers for them, not even an operator."""
+"""The person who was asked. No other answers for them, not even an operator."""
 APPROVAL = "approval"
 
 AnswerOutcome: TypeAlias = Literal["taken", "too late", "over", "taken back", "unknown", "unsuitable"]
-"""What became of an answer: it was taken; somebody was first; the time was over; the request was taken back; the person was not
-asked this, or nobody was; it does not fit the question."""
+"""The outcome of an answer. "too late": another was first. "over": the time was. "unknown": the person was not asked this.
+"unsuitable": it does not fit the question."""
 _OUTCOMES: Mapping[str, AnswerOutcome] = {
     QuestionState.ANSWERED: "too late",
     QuestionState.APPROVED: "too late",
@@ -38,7 +38,7 @@ _OUTCOMES: Mapping[str, AnswerOutcome] = {
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """The outcome of an answer. `decided_by` is who was first, if somebody was; `problem` says what does not fit."""
+    """The outcome of an answer. `decided_by` is who was first, if another was; `problem` says what does not fit."""
 
     outcome: AnswerOutcome
     decided_by: str = ""
@@ -200,7 +200,7 @@ async def _find_own(call: Call, agent: str, person: str, code: str, kind: str) -
 
 
 async def _refuse(call: Call, agent: str, person: str, action: str, code: str) -> Answered:
-    """Note an answer of somebody who was not asked. They are not told if there is such a question."""
+    """Note an answer of a person who was not asked. They are not told if there is such a question."""
     await _record_failure(call, agent, person, action, f"code {code.strip()[:40]}")
     return Answered("unknown")
 

@@ -141,7 +141,7 @@ class QuestionRepository:
 
         `notices` are rows of notifications, by which people are asked. `begun` are the steps without a result, those of the
         questions among them; some may be stored. `reply` is what the sender gets, as the outbox has it. The result is False if
-        the request was erased meanwhile.
+        the request was erased before.
         """
         database = self._database
 
@@ -365,7 +365,7 @@ def _put_back(connection: Connection, row: int, new_row: int, now: datetime) -> 
 
 
 def _withdraw_notices(connection: Connection, agent: str, question: StoredQuestion) -> None:
-    """Delete the notifications of a question that are not sent yet: nobody need be asked any more."""
+    """Delete the notifications of a question that are not sent yet."""
     people = connection.scalars(select(asked_people.c.person).where(asked_people.c.question == question.id)).all()
     kinds: tuple[NoticeKind, ...] = ("question", "reminder")
     ids = [str(derive_notice_id(question.question_id, person, kind)) for person in people for kind in kinds]

@@ -391,7 +391,7 @@ QUESTIONS = {
     "What if the machine fails, is there high availability?": {"not-yet/two-workers/"},
     "Can it run on two servers with failover?": {"not-yet/two-workers/"},
     "How do I send a daily report at 8?": {"how-to/write-first/", "questions/#can-an-agent-write-first"},
-    "Can the agent wait for the approval of my boss?": {"not-yet/approvals/", "questions/#how-must-a-human-approve"},
+    "Can the agent wait for the approval of my boss?": {"how-to/ask-a-person/", "questions/#how-must-a-human-approve"},
     "notify me when the job is done": {"how-to/write-first/", "questions/#can-an-agent-run-a-background-job"},
     "Which questions are waiting right now?": {"questions/#what-is-an-agent-doing-now", "how-to/monitoring/"},
     "How do I pause an agent during maintenance?": {"questions/#how-do-i-pause-an-agent"},

@@ -107,7 +107,7 @@ class QuestionDesk:
         others = tuple(person for person in people if person != requester and self._access.is_allowed(person))
         if not others:
             where = f"access.groups.{group}" if group else "conversation.operators"
-            raise ValueError(f"nobody but {requester or 'the agent'} may approve this; add an account with access to {where}")
+            raise ValueError(f"no one but {requester or 'the agent'} may approve this; add an account with access to {where}")
         return others
 
     async def check(self, asked: Sequence[AskedQuestion]) -> None:
@@ -126,7 +126,7 @@ class QuestionDesk:
     def park(self, turn: Turn, started_at: datetime, reply: str | None) -> Commit[bool]:
         """Store the questions of a turn, and move its request out of the inbox, in one transaction.
 
-        The result is False if the request was erased meanwhile.
+        The result is False if the request was erased before.
         """
         queued, journal, now = turn.queued, turn.steps, self._clock()
         asked: Sequence[AskedQuestion] = journal.asked

@@ -151,7 +151,7 @@ class TurnQuestions:
     ) -> list[ApprovalDecision]:
         """Ask for the approval of calls, all at once, and return the decisions in their order.
 
-        ApprovalRefusedError if nobody can be asked about them.
+        ApprovalRefusedError if no one can be asked about them.
         """
         self._require_task()
         steps = [
@@ -205,7 +205,7 @@ class TurnQuestions:
         if root is None:
             return "" if incoming.owner == self._sink.agent else incoming.owner
         if not root:
-            raise ValueError("it is not known who asks for this, so nobody can approve it; see peers.trust and rooms")
+            raise ValueError("it is not known who asks for this, so no one can approve it; see peers.trust and rooms")
         return root
 
     def _find_person(self, to: str | None) -> str:
@@ -213,7 +213,7 @@ class TurnQuestions:
         if to is None:
             person = self._find_requester()
             if not person:
-                raise ValueError("nobody has asked for this, so it is not clear whom to ask; pass to=JID")
+                raise ValueError("no person has asked for this, so it is not clear whom to ask; pass to=JID")
             return person
         address = parse_jid(to)
         if "/" in address:
@@ -226,7 +226,7 @@ class TurnQuestions:
 
     def _require_task(self) -> None:
         if self._journal.is_closed:
-            raise RuntimeError("nobody may be asked after assist has returned")
+            raise RuntimeError("no person may be asked after assist has returned")
         if self._task is None:
             raise RuntimeError("a command cannot ask and wait; ask in assist")
         if asyncio.current_task() is not self._task:

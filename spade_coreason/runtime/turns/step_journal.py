@@ -58,7 +58,7 @@ class StepJournal:
         self._unfinished: dict[tuple[str, int], StoredStep] = {}
         """The steps that have begun and have no result, by name and number."""
         self._earlier_runs = earlier_runs
-        """What the earlier runs have done, until this one has done the same."""
+        """The deeds of the earlier runs, until this one has done the same."""
         self._questions = set() if earlier_runs is None else set(earlier_runs.questions)
         """The steps of the last questions that this run has not reached."""
         self.is_closed = False

@@ -68,7 +68,7 @@ class TurnDesk(Protocol):
         ...
 
     def park(self, turn: Any, started_at: datetime, reply: str | None) -> Commit[bool]:
-        """Store the questions of a turn, and move its request out of the inbox. False if the request was erased meanwhile."""
+        """Store the questions of a turn, and move its request out of the inbox. False if the request was erased before."""
         ...
 
     async def find_answer(self, incoming: InboundRequest) -> tuple[StoredQuestion, str] | None:
