@@ -106,7 +106,8 @@ class Session(SessionHandle, Protocol):
 
         Raise ApprovalDeniedError, which names who denied it and why, and ApprovalExpiredError if no one decided within
         `approvals.timeout_h`. Raise ApprovalRefusedError if no one can be asked: no approver other than the person behind
-        the request is known, or that person is not, or the arguments are too long, or the server does not verify senders. Other errors are those of `run_once` and `Response.ask_person`.
+        the request is known, or that person is not, or the arguments are too long, or the server does not verify senders.
+        Other errors are those of `run_once` and `Response.ask_person`.
         """
         ...
 
