@@ -78,6 +78,39 @@ def test_the_support_desk_with_a_model_runs(tmp_path: Path) -> None:
             pass
 
 
+@pytest.mark.prosody
+async def test_the_refund_desk_pays_clara_when_felix_has_approved_it(tmp_path: Path) -> None:
+    require("Prosody", prosody_server.installed())
+    codes: dict[str, str] = {}
+    with running_example("refund_desk", tmp_path, "spade-coreason up -c platform.yaml &") as here:
+        run, passwords = (json.loads((here / "data" / name).read_text("utf-8")) for name in ("run.json", "people.json"))
+        server = SimpleNamespace(host=run["host"], port=run["port"], ca_file=Path(run["ca_file"]))
+        jids = {name: f"{name}@localhost" for name in ("clara", "felix")}
+        async with (
+            StockClient(jids["clara"], passwords[jids["clara"]], server) as clara,
+            StockClient(jids["felix"], passwords[jids["felix"]], server) as felix,
+        ):
+            people = {"clara": clara, "felix": felix}
+            for speaker, lines in transcript("refund_desk"):
+                if speaker in people:
+                    people[speaker].send(_with_codes("\n".join(lines), codes), "refunds@localhost")
+                    continue
+                body = (await people[speaker.removeprefix("to ")].answer())["body"]
+                for shown, real in zip(_CODE.findall("\n".join(lines)), _CODE.findall(body), strict=True):
+                    codes[shown[1]] = real[1]
+                check_text(_with_codes("\n".join(lines), codes).splitlines(), body)
+        [paid] = json.loads((here / "data/ledger.json").read_text("utf-8")).values()
+        assert paid == {"order": "1002", "amount": 480, "reason": "It is broken"}
+
+
+_CODE = re.compile(r"(?<=/)(answer|approve|deny) ([A-Z2-9]{4,6})")
+
+
+def _with_codes(text: str, codes: Mapping[str, str]) -> str:
+    """Return a text of a page with the codes of this run."""
+    return _CODE.sub(lambda found: f"{found[1]} {codes.get(found[2], found[2])}", text)
+
+
 def read_url(url: str) -> str:
     """Read a text that a person gets as a link: the private Prosody keeps files."""
     with urlopen(url, timeout=TIMEOUT_S) as file:
