@@ -187,6 +187,12 @@ def test_another_account_is_asked_for_its_password(invoke_beside_platform: Invok
     assert "SPADE_COREASON_PASSWORD" in done.stderr
 
 
+def test_a_person_of_the_local_server_needs_no_password(invoke_beside_platform: Invoke) -> None:
+    done = invoke_beside_platform("ask", "echo", "hi", "--jid", "boss@localhost")
+    assert (done.exit_code, done.stdout) == (0, "hi\n")
+    assert "boss@localhost" in invoke_beside_platform("sessions", "list").stdout
+
+
 @pytest.mark.parametrize("option", ["--host=h", "--port=5222", "--ca-file=secret", "--no-verify", "--password-file=secret"])
 @pytest.mark.parametrize("command", [("ask", "echo", "hi"), ("chat", "echo")])
 def test_the_options_of_an_account_need_one(invoke: Invoke, command: tuple[str, ...], option: str) -> None:

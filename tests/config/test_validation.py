@@ -114,6 +114,14 @@ MISTAKES = [
         "agents[1].jid: echo@localhost is already the JID of agents[0]",
     ),
     (
+        f"server: {{people: [me@example.org]}}\n{agents_section(ECHO)}",
+        "server.people[0]: me@example.org is not on the domain of the local server, localhost; write me@localhost",
+    ),
+    (
+        f"server: {{people: [echo@localhost]}}\n{agents_section(ECHO)}",
+        "server.people[0]: echo@localhost is the JID of an agent; give the person another one",
+    ),
+    (
         agents_section("jid: echo@example.org, agent: 'a:B'"),
         "agents[0].jid: echo@example.org is not on the domain of the local server, localhost; write echo@l",
     ),

@@ -198,7 +198,7 @@ def run_in_background(
 
 
 def write_project(directory: Path, mode: str) -> Path:
-    """Write a project with the agents echo, notes and moody."""
+    """Write a project with the agents echo, notes and moody, and the account of a person besides the guest's."""
     (directory / "config").mkdir(parents=True)
     (directory / "moody.py").write_text(MOODY_AGENT_SOURCE)
     agents = [
@@ -207,6 +207,6 @@ def write_project(directory: Path, mode: str) -> Path:
         {"jid": "moody@localhost", "agent": "moody:MoodyAgent"},
     ]
     # Agents that sleep when the platform stops are not waited for.
-    settings = {"server": {"mode": mode}, "agents": agents, "limits": {"grace_s": 0.2}}
+    settings = {"server": {"mode": mode, "people": ["boss@localhost"]}, "agents": agents, "limits": {"grace_s": 0.2}}
     (directory / "config" / "platform.yaml").write_text(json.dumps(settings))
     return directory
