@@ -11,7 +11,7 @@ from sqlalchemy import Connection, delete, insert, or_, select
 
 from ..domain.duplicates import NO_EVIDENCE, Evidence, is_copy
 from .backends.statements import RECEIVED_COLUMNS
-from .schema import CLOSED, NO_TURN, RECEIVED, inbox
+from .schema import CLOSED, NO_TURN, PARKED, RECEIVED, inbox
 
 _ROW_MASK = 2**40 - 1
 
@@ -143,7 +143,7 @@ def insert_unless_repeated(connection: Connection, values: tuple[Any, ...], key:
     row, agent, _, _, received_at, *_ = values
     for earlier in _find_earlier(connection, agent, key, key_index.find_rows(key)):
         begins_anew = earlier.state != RECEIVED and earlier.interaction == NO_TURN
-        is_recent = earlier.received_at >= received_at - _DUPLICATE_MICROS
+        is_recent = earlier.interaction == PARKED or earlier.received_at >= received_at - _DUPLICATE_MICROS
         if not begins_anew and (earlier.state != CLOSED or is_recent):
             connection.execute(insert(inbox).values({**_by_column(values), "key": uuid4().bytes}))
             return False

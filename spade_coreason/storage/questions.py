@@ -346,16 +346,19 @@ def _put_back(connection: Connection, row: int, new_row: int, now: datetime) -> 
     if found is None:
         return None
     parked = ParkedRequest._make(found)
+    # A message is compared with later ones as it came, and a program's request counts from its answer on.
+    came = connection.execute(select(inbox.c.evidence, inbox.c.received_at).where(inbox.c.id == row)).one_or_none()
+    is_message = came is not None and not parked.digest
     values = {
         "id": new_row,
         "agent": parked.agent,
         "key": parked.key,
         "sender": parked.owner,
-        "received_at": to_micros(now),
+        "received_at": came.received_at if came is not None and is_message else to_micros(now),
         "state": RECEIVED,
         "request": parked.request,
         "digest": parked.digest,
-        "evidence": "",
+        "evidence": came.evidence if came is not None and is_message else "",
         "channel": parked.channel,
     }
     connection.execute(insert(inbox).values(values))
