@@ -241,7 +241,7 @@ class QuestionDesk:
 
     async def find_answer(self, incoming: InboundRequest) -> tuple[StoredQuestion, str] | None:
         """Return the question that a message answers without naming it, and the answer; None if it is a request."""
-        if not incoming.is_said_directly:
+        if not incoming.is_said_directly or incoming.kind.is_due:
             return None
         asked = await self._repository.load_asked(incoming.owner)
         if not asked:
