@@ -228,6 +228,10 @@ class RequestContext(NamedTuple):
 NO_CONTEXT = RequestContext()
 
 
+MAY_CHANGE = frozenset({"redelivered", "preferred_language", "zone"})
+"""The metadata of a request that may be something else when it runs again."""
+
+
 class EarlierRuns(NamedTuple):
     """The deeds of the earlier runs of a request, each of which ended with a question to a person.
 
@@ -248,6 +252,8 @@ class EarlierRuns(NamedTuple):
     """The steps (name and number) that the last run was parked at."""
     values: tuple[tuple[str, str, str | None], ...]
     """The variables that they have looked at: scope, name, and the value as JSON text, None without one."""
+    metadata: Mapping[str, Any]
+    """What the request has told of the person and of its delivery (`MAY_CHANGE`), which may be something else now."""
 
 
 @value
@@ -433,9 +439,10 @@ class InboundRequest:
         if "replaces" in fields:
             fields["replaces"] = tuple(fields["replaces"])
         if "earlier_runs" in fields:
-            runs, started_at, turns, parts, steps, questions, values = fields["earlier_runs"]
-            fields["earlier_runs"] = EarlierRuns(
-                runs, started_at, turns, parts, steps, tuple(map(tuple, questions)), tuple(map(tuple, values))
+            runs = EarlierRuns._make(fields["earlier_runs"])
+            fields["earlier_runs"] = runs._replace(
+                questions=tuple((name, number) for name, number in runs.questions),
+                values=tuple((scope, key, text) for scope, key, text in runs.values),
             )
         fields.setdefault("thread", None)
         fields.setdefault("owner", bare_jid(fields["sender"]))

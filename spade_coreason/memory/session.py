@@ -39,9 +39,10 @@ class SessionChanges:
     def __init__(
         self, conversation_variables: Variables, person_variables: Variables | None, shared_variables: Variables
     ) -> None:
-        self._seen: dict[tuple[str, str], str | None] = {}
-        """The variables that the turn has looked at, with their values then."""
-        self._earlier: Mapping[tuple[str, str], str | None] = {}
+        self._seen: dict[tuple[str, str], str | None] | None = None
+        """The variables that the turn has looked at, with their values then; made by the first look."""
+        self._earlier: Mapping[tuple[str, str], str | None] | None = None
+        """The variables as earlier runs of the turn have seen them."""
         self.conflict: VariableChangedError | None = None
         """The reason why the changes may not be stored, so that the turn fails."""
         self._by_scope = {"conversation": conversation_variables, "person": person_variables, "agent": shared_variables}
@@ -64,7 +65,7 @@ class SessionChanges:
     @property
     def seen(self) -> tuple[tuple[str, str, str | None], ...]:
         """The variables that the turn has looked at, and earlier runs of it: scope, name, and JSON text or None."""
-        return tuple((scope, key, text) for (scope, key), text in self._seen.items())
+        return tuple((scope, key, text) for (scope, key), text in (self._seen or {}).items())
 
     def set(self, scope: str, key: str, text: str) -> None:
         """Set a variable to a JSON text, if the scope has variables.
@@ -74,9 +75,7 @@ class SessionChanges:
         variables = self._by_scope[scope]
         if variables is None:
             return
-        current = variables.values.get(key)
-        self._seen.setdefault((scope, key), current)
-        if self._earlier and self._earlier.get((scope, key), current) != current:
+        if self._see(variables, scope, key) != variables.values.get(key):
             self.conflict = VariableChangedError(key)
             raise self.conflict
         self._pending[scope, key] = text
@@ -108,9 +107,12 @@ class SessionChanges:
         return None
 
     def _see(self, variables: Variables, scope: str, key: str) -> str | None:
+        """Return a variable as the turn sees it: as its earlier runs did, if they have looked at it."""
         current = variables.values.get(key)
+        if self._seen is None:
+            self._seen = {}
         self._seen.setdefault((scope, key), current)
-        return self._earlier.get((scope, key), current) if self._earlier else current
+        return current if self._earlier is None else self._earlier.get((scope, key), current)
 
     def current_values(self) -> dict[str, dict[str, str]]:
         """Return the JSON texts of all variables by scope, those that the turn has stored so far included."""

@@ -262,9 +262,9 @@ class Inbox:
 
         self._database.submit_with_next(make_rows)
 
-    def forget_unsaved_steps(self, inbox_row: int) -> None:
-        """Do not store the steps of `save_step_soon` any more: the caller stores what is left of them."""
-        self._unsaved_steps.pop(inbox_row, None)
+    def take_unsaved_steps(self, inbox_row: int) -> list[StoredStep]:
+        """Return the steps of `save_step_soon` that are not stored yet. The caller stores them."""
+        return self._unsaved_steps.pop(inbox_row, [])
 
     def flush(self) -> Commit[bool]:
         """Store the requests that were closed, at once. The result is True."""

@@ -139,9 +139,9 @@ class QuestionRepository:
     ) -> Commit[bool]:
         """Move a request out of the inbox, and store its questions, in one transaction.
 
-        `notices` are rows of notifications, by which people are asked. `begun` are the steps without a result, those of the
-        questions among them; some may be stored. `reply` is what the sender gets, as the outbox has it. The result is False if
-        the request was erased before.
+        `notices` are rows of notifications, by which people are asked. `begun` are the steps that may not be stored yet, those of
+        the questions among them. `reply` is what the sender gets, as the outbox has it. The result is False if the request was
+        erased before.
         """
         database = self._database
 
@@ -173,6 +173,7 @@ class QuestionRepository:
         commit = database.run(work)
         # Its steps wait with it: what closes the row of the inbox must not delete them.
         database.inbox_rows_with_steps.discard(parked.id)
+        commit.on_failed(lambda _: database.inbox_rows_with_steps.add(parked.id))  # it runs again later, with its steps
         if reply is None:
             commit.on_stored(lambda _: database.open_inbox_rows[self._agent].discard(parked.id))
         return commit

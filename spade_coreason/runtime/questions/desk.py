@@ -16,7 +16,7 @@ from typing import Any
 from ...contracts import QuestionState
 from ...domain.access import AccessPolicy
 from ...domain.identifiers import NoticeKind, derive_notice_id
-from ...domain.messages import EarlierRuns, InboundRequest
+from ...domain.messages import MAY_CHANGE, EarlierRuns, InboundRequest
 from ...domain.questions import (
     MAX_OPEN_QUESTIONS,
     ApprovalPolicy,
@@ -134,10 +134,10 @@ class QuestionDesk:
         notices = [
             row for each in zip(waiting, asked, strict=True) if not each[1].is_shown_here for row in self._notices(each[0])
         ]
-        self._inbox.forget_unsaved_steps(queued.inbox_row)
+        begun = [*self._inbox.take_unsaved_steps(queued.inbox_row), *journal.unfinished]
         people = Counter(person for each in asked for person in each.people)
         self._asking.update(people)
-        commit = self._repository.park(self._make_parked(turn, started_at, now), waiting, notices, journal.unfinished, reply)
+        commit = self._repository.park(self._make_parked(turn, started_at, now), waiting, notices, begun, reply)
         commit.on_stored(lambda is_parked: self._on_parked(people, waiting, is_parked=is_parked))
         commit.on_failed(lambda _: self._asking.subtract(people))
         return commit
@@ -160,6 +160,7 @@ class QuestionDesk:
             journal.uses,
             tuple((each.step.name, each.step.number) for each in journal.asked),
             turn.changes.seen,
+            {name: value for name, value in turn.request.metadata.items() if name in MAY_CHANGE},
         )
         root = incoming.stored_root or ""
         return ParkedRequest(

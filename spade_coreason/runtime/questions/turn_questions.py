@@ -25,17 +25,13 @@ from ...domain.texts.translation import translate
 from ...exceptions import ApprovalDeniedError, ApprovalExpiredError, ApprovalRefusedError, QuestionExpiredError
 from ..turns.output import TurnOutput
 from ..turns.step_journal import StepJournal
-from ..turns.steps import DurableStep
+from ..turns.steps import DurableStep, TurnParked
 
 QUESTION, APPROVAL = "question", "approval"
 """The kinds of questions."""
 _MIN_TIMEOUT = timedelta(minutes=1)
 _REFUSED = "refused"
 """The key of the result of a step whose question could not be asked: the reason."""
-
-
-class TurnParked(BaseException):
-    """The end of a run of `assist` that has asked a person. It is no Exception, so that `except Exception` lets it pass."""
 
 
 class AskedQuestion(NamedTuple):
@@ -141,6 +137,7 @@ class TurnQuestions:
             await self._output.emit_text(translate("I have asked {person}, and go on when they have answered.", person=person))
         if not step.is_finished:
             self._park([asked])
+        self._go_on()
         answer = step.result
         if "text" not in answer:
             raise QuestionExpiredError(step.key)
@@ -174,6 +171,7 @@ class TurnQuestions:
         await self._output.emit_text(translate("This needs the approval of {group}. I go on when it is decided.", group=group))
         if asked:
             self._park(asked)
+        self._go_on()
         return [
             ApprovalDecision(bool(step.result.get("approved")), step.result.get("by", ""), step.result.get("reason", ""))
             for step in steps
@@ -233,6 +231,11 @@ class TurnQuestions:
             raise RuntimeError("people are asked in the task of assist only; gather first, and ask then")
         if self._output.streams:
             raise RuntimeError("close the streams before you ask a person: assist begins anew with the answer")
+
+    def _go_on(self) -> None:
+        """Send what follows, if this was the last question of the earlier runs."""
+        if not self._journal.repeats:
+            self._output.resume()
 
     def _park(self, asked: list[AskedQuestion]) -> None:
         self._output.hold_for_answer()

@@ -104,6 +104,7 @@ class TurnOutput:
         self._last_number = 0
         self._sent_through = 0
         self._own_encoder: ReplyEncoder | None = None
+        """The encoder of the reply, while the events are those that an earlier run has sent."""
         self._thought_count = 0
         self.is_closed = False
         self.is_held = False
@@ -149,7 +150,9 @@ class TurnOutput:
     async def emit_data(self, block: DataBlock) -> None:
         """Emit a data block, whose values are JSON."""
         dumped = block.dump()
-        rendered = UNCHANGED if self._long_answers is None else await self._long_answers.render_data(block, self.encoder)
+        rendered = UNCHANGED
+        if self._long_answers is not None and self._own_encoder is None:
+            rendered = await self._long_answers.render_data(block, self.encoder)
         self._emit_soon(BlockEmitted(block, *rendered))
         self.data_blocks.append(dumped)
 
@@ -189,23 +192,26 @@ class TurnOutput:
 
     # Runs that wait for an answer
 
-    def skip(self, parts: int) -> None:
-        """Send nothing of the first `parts` blocks: an earlier run has sent them. They are recorded."""
+    def repeat(self, parts: int) -> None:
+        """Send nothing until `resume`: earlier runs have sent these events, `parts` blocks. They are recorded."""
         self._sent_through = parts
         self._own_encoder, self.encoder = self.encoder, RepeatedParts(self.encoder)
 
+    def resume(self) -> None:
+        """Send what follows, after `repeat`. No block has the id of an earlier one, also if this run had other blocks so far."""
+        if self._own_encoder is not None:
+            self.encoder, self._own_encoder = self._own_encoder, None
+            self._last_number = max(self._last_number, self._sent_through)
+            self._thought_count = max(self._thought_count, self._sent_through)
+
     @property
     def part_count(self) -> int:
-        """The number of blocks so far, those that were skipped included."""
-        return max(self._last_number, self._sent_through)
+        """The largest number of a block or a thought so far, of earlier runs too."""
+        return max(self._last_number, self._thought_count, self._sent_through)
 
     def hold_for_answer(self) -> None:
         """Take no further events: the turn has asked a person, and ends. What is buffered waits until that is stored."""
         self.is_held = self.is_closed = True
-
-    def _restore_encoder(self) -> None:
-        if self._own_encoder is not None:
-            self.encoder, self._own_encoder = self._own_encoder, None
 
     # The end of the turn
 
@@ -222,7 +228,7 @@ class TurnOutput:
 
     def finish(self, event: TurnEvent) -> list[OutboundMessage]:
         """End the turn with its last event. Return the messages to send once the turn is stored."""
-        self._restore_encoder()
+        self.resume()
         self._close()
         final_messages = self._as_messages(self.encoder.encode(event) + self.encoder.flush())
         self.messages += final_messages
@@ -237,7 +243,7 @@ class TurnOutput:
 
     def abandon(self) -> None:
         """End the turn without a reply: the request runs again later, or is refused in silence."""
-        self._restore_encoder()
+        self.resume()
         self._close()
         self._drain_buffer()
         if (paused := self.encoder.encode_paused()) is not None:
@@ -330,17 +336,15 @@ class TurnOutput:
     async def _render(self, content: str) -> RenderedAnswer:
         """Return the file or the link in place of a Markdown text, if the recipient gets one."""
         long_answers = self._long_answers
-        if self._last_number < self._sent_through:
-            return UNCHANGED
         if long_answers is None or not (long_answers.files.upload_count or 0 < long_answers.over_bytes < len(content) * 4):
             return UNCHANGED  # nearly always
+        if self._own_encoder is not None:
+            return UNCHANGED  # it was sent
         return await long_answers.render_markdown(content, self.encoder)
 
     def _next_number(self) -> int:
         """Return the number of the next block or stream."""
         self._last_number += 1
-        if self._own_encoder is not None and self._last_number > self._sent_through:
-            self._restore_encoder()
         return self._last_number
 
     def _part_id(self, number: int) -> UUID:

@@ -55,11 +55,11 @@ class StepJournal:
         self._numbers: Counter[str] | None = None  # made by the first step: most turns have none
         self._step_count = 0
         self._total_bytes = 0
-        self._unfinished: dict[tuple[str, int], StoredStep] = {}
-        """The steps that have begun and have no result, by name and number."""
+        self._unfinished: dict[tuple[str, int], StoredStep] | None = None
+        """The steps that have begun and have no result, by name and number; made by the first step."""
         self._earlier_runs = earlier_runs
         """The deeds of the earlier runs, until this one has done the same."""
-        self._questions = set() if earlier_runs is None else set(earlier_runs.questions)
+        self._questions = None if earlier_runs is None else set(earlier_runs.questions)
         """The steps of the last questions that this run has not reached."""
         self.is_closed = False
         """True if the turn has ended, so that there are no more steps."""
@@ -117,32 +117,34 @@ class StepJournal:
         """
         if not self._inbox_row:
             return None
-        self._unfinished.pop((step.name, step.number), None)
+        self._finish(step)
         stored = StoredStep(step.name, step.number, step.arguments_hash, None)
         return self._inbox.save_step_with(self._inbox_row, stored)
 
     async def close_step_soon(self, step: DurableStep, result_text: str) -> None:
         """Store the result of a step that may run again without harm. Do not wait for that."""
         if self._inbox_row and not self.is_closed:
-            self._unfinished.pop((step.name, step.number), None)
+            self._finish(step)
             stored = StoredStep(step.name, step.number, step.arguments_hash, result_text)
             self._inbox.save_step_soon(self._inbox_row, stored)
 
     def _begin(self, name: str, args: Sequence[Any], on_uncertain: OnUncertain) -> DurableStep:
         """Number the next use of a step, and compare it with the same use in an earlier run."""
         self._require_open()
+        if self.mismatch is not None:
+            raise self.mismatch  # the turn fails, though the agent has caught it: nothing more may run
         given = hash_arguments(name, args)
         if self._step_count >= MAX_STEPS:
             raise RuntimeError(f"a turn has at most {MAX_STEPS:,} durable steps")
         if self._numbers is None:
-            self._numbers = Counter()
+            self._numbers, self._unfinished = Counter(), {}
         self._step_count += 1
         number = self._numbers[name] = self._numbers.pop(name, 0) + 1  # the last step is the last name
         if self._earlier_runs is not None:
             self._repeat(self._earlier_runs, name, number)
         key = str(derive_step_key(self._key, name, number))
         earlier = None if self._earlier is None else self._earlier.get((name, number))
-        if earlier is None or earlier.result is None:
+        if self._unfinished is not None and (earlier is None or earlier.result is None):
             self._unfinished[name, number] = StoredStep(name, number, given, None)
         if earlier is None:
             return DurableStep(name, number, given, key)
@@ -160,11 +162,11 @@ class StepJournal:
         """
         if number > earlier.steps.get(name, 0):
             self._fail(UnknownStepError(name, number))
+        assert self._numbers is not None and self._questions is not None
         self._questions.discard((name, number))
         if self._questions:
             return
         self._earlier_runs = None
-        assert self._numbers is not None
         for missing, count in earlier.steps.items():
             if self._numbers.get(missing, 0) < count:
                 self._fail(MissingStepError(missing, count, name))
@@ -174,6 +176,11 @@ class StepJournal:
         raise mismatch
 
     @property
+    def repeats(self) -> bool:
+        """True until this run has come to the last question of the earlier ones."""
+        return self._earlier_runs is not None
+
+    @property
     def uses(self) -> Mapping[str, int]:
         """The number of uses of each step so far."""
         return dict(self._numbers or ())
@@ -181,18 +188,23 @@ class StepJournal:
     @property
     def unfinished(self) -> list[StoredStep]:
         """The steps that have begun and have no result."""
-        return list(self._unfinished.values())
+        return list((self._unfinished or {}).values())
 
-    def find_missing(self) -> StepMismatchError | None:
-        """Return the reason why this run may not end: it has not come to the question that the earlier ones asked."""
-        return MissingStepError(*next(iter(self._questions)), "the end") if self._questions else None
+    def make_missing(self) -> MissingStepError:
+        """Return the reason why this run may not end while it `repeats`: it has not come to the question of the earlier ones."""
+        assert self._questions
+        return MissingStepError(*min(self._questions), "the end")
 
     def _save(self, step: DurableStep, result_text: str | None) -> Commit[bool]:
         if result_text is not None:
-            self._unfinished.pop((step.name, step.number), None)
+            self._finish(step)
         if not self._inbox_row:
             return Commit.completed(True)
         return self._inbox.save_step(self._inbox_row, StoredStep(step.name, step.number, step.arguments_hash, result_text))
+
+    def _finish(self, step: DurableStep) -> None:
+        if self._unfinished is not None:
+            self._unfinished.pop((step.name, step.number), None)
 
     def _require_open(self) -> None:
         if self.is_closed:

@@ -66,6 +66,10 @@ class JournalAccess(Protocol):
         ...
 
 
+class TurnParked(BaseException):
+    """The end of a run of `assist` that has asked a person. It is no Exception, so that `except Exception` lets it pass."""
+
+
 CURRENT_JOURNAL: ContextVar[JournalAccess | None] = ContextVar("current_journal", default=None)
 """The journal of the turn that runs in this task. It is closed once the turn has ended."""
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache, partial
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from pydantic import BaseModel, JsonValue, TypeAdapter, ValidationError
 from pydantic_core import to_json
@@ -37,7 +37,7 @@ from ..peers.peers import CURRENT_REQUEST
 from .output import TurnOutput
 from .response import TurnResponse
 from .step_journal import StepJournal
-from .steps import CURRENT_JOURNAL
+from .steps import CURRENT_JOURNAL, TurnParked
 from .turn_services import TurnServices
 
 log = logging.getLogger(__name__)
@@ -101,7 +101,7 @@ class Turn:
         self.session.open_approvals = self.response.open_questions = open_questions
         if earlier is not None:
             self.changes.repeat(earlier.values)
-            self.output.skip(earlier.parts)
+            self.output.repeat(earlier.parts)
             self.session.later_turns = max(0, active.record.turns - earlier.turns)
 
     def assist(self) -> Awaitable[object]:
@@ -155,10 +155,8 @@ class Turn:
             finally:
                 syncs.close()
                 mailbox.turn = mailbox.current = None
-            if steps.asked:
-                return Parked()  # the agent has caught the end of the run
-            if (mismatch := steps.mismatch or self.changes.conflict or steps.find_missing()) is not None:
-                raise mismatch  # the agent has caught it
+            if steps.mismatch is not None or steps.repeats or steps.asked or self.changes.conflict is not None:
+                self._raise_caught()
             if returned is not None:
                 services.warn_of_return("assist", returned)
             if task is not None and task.cancelling():
@@ -185,10 +183,9 @@ class Turn:
                 output.cancel()
                 return None
             if steps.asked:
-                return Parked()
-            return await self._report_failure(
-                error, is_late=isinstance(error, TimeoutError) and deadline is not None and deadline.has_expired
-            )
+                return Parked()  # also if the agent has caught the end of the run, or has raised something else then
+            is_late = isinstance(error, TimeoutError) and deadline is not None and deadline.has_expired
+            return await self._report_failure(steps.mismatch or self.changes.conflict or error, is_late=is_late)
         finally:
             steps.is_closed = True
             CURRENT_REQUEST.reset(token)
@@ -197,6 +194,12 @@ class Turn:
             code = reported_error.code or ErrorCode.INTERNAL
             return Failed(reported_error.user_message, int(code), reported_error.recoverable, is_reported=True)
         return Completed(mailbox.conversation_id or "", "completed" if self.changes.is_ended else "active")
+
+    def _raise_caught(self) -> NoReturn:
+        """Raise the reason why the turn ends or fails, which the agent has caught."""
+        if self.steps.asked:
+            raise TurnParked
+        raise self.steps.mismatch or self.changes.conflict or self.steps.make_missing()
 
     async def _report_failure(self, error: BaseException, *, is_late: bool) -> TurnEvent:
         """Log a failure with its traceback and store it. Tell the sender the number of the incident only."""
@@ -227,6 +230,7 @@ class Turn:
             person = self.queued.incoming.stored_root or record.owner
             await self.services.incidents.record(incident, error, person, record.conversation_id).wait()
         self.output.abort_streams(N_("the turn failed"))
+        self.output.resume()
         self.output.emit_error(UserErrorBlock(user_message=text, recoverable=True, code=code))
         self.has_failed = True
         return Failed(text, code, True, incident, is_reported=True)
@@ -387,12 +391,15 @@ def _make_request(
             metadata[DEADLINE] = context.deadline
     if incoming.owner in operators:  # the owner of what is said in a room is the room, which vouches for nobody
         metadata["operator"] = True
-    if queued.is_redelivered and incoming.earlier_runs is None:
-        metadata["redelivered"] = True
-    if (language := active.person.preferences.language) is not None:
-        metadata["preferred_language"] = language
-    if (zone := active.person.preferences.zone or default_zone) != "UTC":
-        metadata["zone"] = zone
+    if (earlier := incoming.earlier_runs) is not None:
+        metadata |= earlier.metadata
+    else:
+        if queued.is_redelivered:
+            metadata["redelivered"] = True
+        if (language := active.person.preferences.language) is not None:
+            metadata["preferred_language"] = language
+        if (zone := active.person.preferences.zone or default_zone) != "UTC":
+            metadata["zone"] = zone
     request_id = incoming.request_id or queued.key
     return construct_valid(
         AgentRequest,
@@ -401,7 +408,7 @@ def _make_request(
             "session_id": active.session_uuid,
             "root_request_id": incoming.root_request_id or request_id,
             "parent_request_id": incoming.parent_request_id,
-            "created_at": now if incoming.earlier_runs is None else datetime.fromisoformat(incoming.earlier_runs.started_at),
+            "created_at": now if earlier is None else datetime.fromisoformat(earlier.started_at),
             "payload": dict(incoming.payload),
             "capabilities": incoming.capabilities,
             "metadata": metadata,
