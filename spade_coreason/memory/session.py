@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from ..contracts import Identity, Interaction, MemoryStrategy, Missed, Schedule
 from ..contracts.authoring import OnUncertain, Payload, VariableScope
@@ -34,7 +34,8 @@ class SessionChanges:
     `shared_variables` are those of the agent for all.
     """
 
-    __slots__ = ("_by_scope", "_earlier", "_is_closed", "_pending", "_seen", "conflict", "conversation_variables", "is_ended")
+    __slots__ = ("_by_scope", "_earlier", "_fail", "_is_closed", "_pending", "_seen", "conversation_variables", "is_ended")
+    _fail: Callable[[VariableChangedError], NoReturn]
 
     def __init__(
         self, conversation_variables: Variables, person_variables: Variables | None, shared_variables: Variables
@@ -43,8 +44,6 @@ class SessionChanges:
         """The variables that the turn has looked at, with their values then; made by the first look."""
         self._earlier: Mapping[tuple[str, str], str | None] | None = None
         """The variables as earlier runs of the turn have seen them."""
-        self.conflict: VariableChangedError | None = None
-        """The reason why the changes may not be stored, so that the turn fails."""
         self._by_scope = {"conversation": conversation_variables, "person": person_variables, "agent": shared_variables}
         self.conversation_variables = conversation_variables
         self._pending: dict[tuple[str, str], str] = {}
@@ -57,8 +56,12 @@ class SessionChanges:
         if self._is_closed:
             raise RuntimeError("nothing may be stored after assist has returned")
 
-    def repeat(self, seen: Iterable[tuple[str, str, str | None]]) -> None:
-        """Show the variables as earlier runs of the turn have seen them: scope, name, and JSON text or None."""
+    def repeat(self, seen: Iterable[tuple[str, str, str | None]], fail: Callable[[VariableChangedError], NoReturn]) -> None:
+        """Show the variables as earlier runs of the turn have seen them: scope, name, and JSON text or None.
+
+        `fail` makes the turn fail with an error, and raises it.
+        """
+        self._fail = fail
         self._earlier = {(scope, key): text for scope, key, text in seen}
         self._seen = dict(self._earlier)
 
@@ -76,8 +79,7 @@ class SessionChanges:
         if variables is None:
             return
         if self._see(variables, scope, key) != variables.values.get(key):
-            self.conflict = VariableChangedError(key)
-            raise self.conflict
+            self._fail(VariableChangedError(key))
         self._pending[scope, key] = text
 
     def store(self, key: str, value: Any, scope: VariableScope | None) -> None:
@@ -132,7 +134,11 @@ class SessionChanges:
     def close(self) -> list[Variable]:
         """Reject further changes, and return the variables to store."""
         self._is_closed = True
-        return self.pending_variables() if self._pending and self.conflict is None else []
+        return self.pending_variables() if self._pending else []
+
+    def discard(self) -> None:
+        """Forget the variables that the turn has stored so far."""
+        self._pending.clear()
 
     def publish(self) -> None:
         """Make the stored variables visible to other sessions. Call it after the transaction."""

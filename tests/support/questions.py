@@ -41,6 +41,7 @@ async def nothing_is_left(t: AgentTester, person: str = TESTER) -> bool:
     """Return True if no request of a person waits, and no step of any is stored."""
     await t.settled()
     repository = t.runners[t.jid].repository
+    await repository.inbox.flush()
     steps = await repository.database.read(lambda connection: connection.exec_driver_sql("SELECT * FROM steps").all())
     pending = await repository.inbox.load_pending()
     return not (await parked(t, person) or steps or pending)

@@ -13,7 +13,7 @@ from uuid import UUID
 from ...contracts.authoring import OnUncertain
 from ...domain.identifiers import derive_step_key
 from ...domain.messages import EarlierRuns
-from ...exceptions import MissingStepError, StepMismatchError, StepUncertainError, UnknownStepError
+from ...exceptions import CoReasonError, MissingStepError, StepMismatchError, StepUncertainError, UnknownStepError
 from ...storage import Commit, Inbox, SaveStep, StoredStep
 from .steps import DurableStep, hash_arguments, run_step
 
@@ -65,8 +65,8 @@ class StepJournal:
         """True if the turn has ended, so that there are no more steps."""
         self.asked: Sequence[Any] = ()
         """The questions (`AskedQuestion`) with which this run has ended."""
-        self.mismatch: StepMismatchError | None = None
-        """The reason why the journal does not fit the turn, which therefore fails."""
+        self.mismatch: CoReasonError | None = None
+        """The reason why the turn does not fit its earlier runs. It fails, also if the agent has caught it."""
 
     @property
     def last_name(self) -> str:
@@ -150,7 +150,7 @@ class StepJournal:
             return DurableStep(name, number, given, key)
         if earlier.arguments_hash != given:
             stored = earlier.arguments_hash[:_HASH_CHARACTERS]
-            self._fail(StepMismatchError(name, number, stored, given[:_HASH_CHARACTERS]))
+            self.fail(StepMismatchError(name, number, stored, given[:_HASH_CHARACTERS]))
         if earlier.result is None and on_uncertain == "fail":
             raise StepUncertainError(name, number, key)
         return DurableStep(name, number, given, key, earlier.result)
@@ -161,7 +161,7 @@ class StepJournal:
         StepMismatchError if it is not, or if the question is reached and a step of theirs has not begun.
         """
         if number > earlier.steps.get(name, 0):
-            self._fail(UnknownStepError(name, number))
+            self.fail(UnknownStepError(name, number))
         assert self._numbers is not None and self._questions is not None
         self._questions.discard((name, number))
         if self._questions:
@@ -169,9 +169,10 @@ class StepJournal:
         self._earlier_runs = None
         for missing, count in earlier.steps.items():
             if self._numbers.get(missing, 0) < count:
-                self._fail(MissingStepError(missing, count, name))
+                self.fail(MissingStepError(missing, count, name))
 
-    def _fail(self, mismatch: StepMismatchError) -> NoReturn:
+    def fail(self, mismatch: CoReasonError) -> NoReturn:
+        """Make the turn fail, also if the agent catches this error, which is raised. No further step runs."""
         self.mismatch = mismatch
         raise mismatch
 

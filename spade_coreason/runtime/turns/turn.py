@@ -100,7 +100,7 @@ class Turn:
         open_questions = partial(services.questions.open, queued.incoming, self.steps, self.output, task)
         self.session.open_approvals = self.response.open_questions = open_questions
         if earlier is not None:
-            self.changes.repeat(earlier.values)
+            self.changes.repeat(earlier.values, self.steps.fail)
             self.output.repeat(earlier.parts)
             self.session.later_turns = max(0, active.record.turns - earlier.turns)
 
@@ -155,7 +155,7 @@ class Turn:
             finally:
                 syncs.close()
                 mailbox.turn = mailbox.current = None
-            if steps.mismatch is not None or steps.repeats or steps.asked or self.changes.conflict is not None:
+            if steps.mismatch is not None or steps.repeats or steps.asked:
                 self._raise_caught()
             if returned is not None:
                 services.warn_of_return("assist", returned)
@@ -185,7 +185,9 @@ class Turn:
             if steps.asked:
                 return Parked()  # also if the agent has caught the end of the run, or has raised something else then
             is_late = isinstance(error, TimeoutError) and deadline is not None and deadline.has_expired
-            return await self._report_failure(steps.mismatch or self.changes.conflict or error, is_late=is_late)
+            if steps.mismatch is not None:
+                self.changes.discard()
+            return await self._report_failure(steps.mismatch or error, is_late=is_late)
         finally:
             steps.is_closed = True
             CURRENT_REQUEST.reset(token)
@@ -199,7 +201,7 @@ class Turn:
         """Raise the reason why the turn ends or fails, which the agent has caught."""
         if self.steps.asked:
             raise TurnParked
-        raise self.steps.mismatch or self.changes.conflict or self.steps.make_missing()
+        raise self.steps.mismatch or self.steps.make_missing()
 
     async def _report_failure(self, error: BaseException, *, is_late: bool) -> TurnEvent:
         """Log a failure with its traceback and store it. Tell the sender the number of the incident only."""

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
 
-from spade_coreason import AgentRequest, AgentTester, PeerFailedError, Response, Session
-from spade_coreason.contracts import UserErrorBlock
-from spade_coreason.exceptions import PeerParkedError
+from spade_coreason import AgentRequest, AgentTester, Response, Session
+from spade_coreason.exceptions import PeerFailedError, PeerParkedError
 from spade_coreason.runtime import PeerEvent
 from spade_coreason.testing import ClientFeature, Policy, RunnerTimings
 from tests.support.errors import ExpectedErrors
@@ -131,7 +129,7 @@ async def test_the_blocks_of_a_program_have_different_ids_in_all_runs() -> None:
 async def test_a_problem_that_the_agent_reports_after_the_answer_is_sent() -> None:
     async def report(request: AgentRequest, session: Session, response: Response) -> None:
         await response.ask_person("Which?", choices=["yes", "no"])
-        await response.error(UserErrorBlock(user_message="It is sold out.", recoverable=False))
+        await response.error("It is sold out.")
 
     async with AgentTester(ChangingAgent(report)) as t:
         await t.say("go")
@@ -140,7 +138,7 @@ async def test_a_problem_that_the_agent_reports_after_the_answer_is_sent() -> No
 
 async def test_a_problem_that_was_reported_before_the_question_is_sent_once() -> None:
     async def report(request: AgentRequest, session: Session, response: Response) -> None:
-        await response.error(UserErrorBlock(user_message="It is sold out.", recoverable=True))
+        await response.error("It is sold out.", recoverable=True)
         await response.ask_person("Another?", choices=["yes", "no"])
         await response.markdown("Here it is.")
 
@@ -205,7 +203,7 @@ async def test_the_turn_is_recorded_once_and_whole() -> None:
     async with AgentTester(ChangingAgent(talk)) as t:
         await t.say("go")
         await t.say("blue")
-        [turn] = (await t.ask("history", thread=None)).data[0]["turns"]
+        [turn] = (await t.ask("history")).data[0]["data"]["turns"]
         assert turn["text"] == "first\n\nWhich?\n\nyou took blue"
 
 
@@ -266,7 +264,7 @@ async def test_a_parked_request_is_not_reported_as_interrupted() -> None:
         assert await nothing_is_left(t)
 
 
-async def test_a_resumed_turn_that_is_cut_off_is_reported(expected_errors: ExpectedErrors) -> None:
+async def test_a_resumed_turn_that_is_cut_off_is_reported() -> None:
     hangs = asyncio.Event()
 
     async def ask(request: AgentRequest, session: Session, response: Response) -> None:
