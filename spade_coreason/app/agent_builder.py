@@ -157,7 +157,7 @@ class AgentBuilder:
         return parts.build_runtime(
             agent,
             build_access_policy(self.settings, settings),
-            build_policy(self.settings, settings, agent.manifest.config.memory),
+            build_policy(self.settings, settings, agent.manifest.config.memory, has_forgery=endpoint.has_forgery),
             on_conversation_end=self._on_conversation_end,
             summariser=build_summariser(memory),
             count_tokens=build_token_counter(memory, project, f"{place}.memory.tokenizer"),

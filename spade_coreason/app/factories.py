@@ -9,7 +9,9 @@ from typing import Any, cast, get_args
 from pydantic import SecretStr
 
 from ..config import (
+    AccessSettings,
     AgentSettings,
+    ApprovalSettings,
     MemorySettings,
     NotificationSettings,
     RetentionLimits,
@@ -18,13 +20,14 @@ from ..config import (
     describe_error,
     load_attribute,
 )
-from ..contracts import ConversationState, MemoryConfig, MemoryStrategy
+from ..contracts import ConversationState, MemoryConfig, MemoryStrategy, RiskLevel
 from ..domain.access import AccessPolicy, TrustedAgents
 from ..domain.avatar import Avatar, read_avatar
 from ..domain.conversation import Rules
 from ..domain.initiative.notifications import NotificationPolicy, QuietHours
 from ..domain.jid import bare_jid, local_part
 from ..domain.policy import Keep, MemoryLimits, Policy, Retention
+from ..domain.questions import ApprovalPolicy
 from ..domain.rooms import RoomConfig
 from ..exceptions import ConfigError
 from ..memory import (
@@ -42,13 +45,18 @@ from ..memory import (
 )
 from ..runtime import FanOutLimit, PeerOptions, PlatformDirectory
 
+_FORGERY = (
+    "approvals are refused on the embedded server, where senders can be forged; install Prosody (`apt install prosody`), or"
+    " use a server of your own (server.mode: external)"
+)
 
-def build_policy(settings: Settings, agent: AgentSettings, memory: MemoryConfig | None) -> Policy:
+
+def build_policy(settings: Settings, agent: AgentSettings, memory: MemoryConfig | None, *, has_forgery: bool = False) -> Policy:
     """Build the policy of an agent from its own settings, else from the common ones.
 
-    `memory` is the memory configuration of its manifest, if there is one.
+    `memory` is the memory configuration of its manifest, if there is one. With `has_forgery`, senders can be forged.
     """
-    conversation = settings.conversation_of(agent)
+    conversation, access = settings.conversation_of(agent), settings.access_of(agent)
     return Policy(
         rules=Rules(
             max_interactions=conversation.max_interactions,
@@ -65,7 +73,7 @@ def build_policy(settings: Settings, agent: AgentSettings, memory: MemoryConfig 
         on_restart=conversation.on_restart,
         commands=conversation.commands,
         command_prefixes=conversation.command_prefixes,
-        operators=frozenset(settings.access_of(agent).operators),
+        operators=frozenset(access.operators),
         thoughts=conversation.thoughts,
         concurrency=settings.limits.concurrency,
         queue=settings.limits.queue,
@@ -73,12 +81,24 @@ def build_policy(settings: Settings, agent: AgentSettings, memory: MemoryConfig 
         file_over_bytes=settings.limits.file_over_bytes,
         quotas=settings.quotas_of(agent),
         notifications=_build_notification_policy(settings.notifications_of(agent)),
+        approvals=_build_approval_policy(settings.approvals_of(agent), access, _FORGERY if has_forgery else ""),
     )
 
 
 def _build_notification_policy(settings: NotificationSettings) -> NotificationPolicy:
     quiet = None if settings.quiet == "none" else QuietHours.parse(settings.quiet)
     return NotificationPolicy(settings.per_day, quiet, settings.zone)
+
+
+def _build_approval_policy(settings: ApprovalSettings, access: AccessSettings, refusal: str) -> ApprovalPolicy:
+    return ApprovalPolicy(
+        approvers=settings.approvers,
+        from_risk=None if settings.from_risk == "never" else RiskLevel(settings.from_risk),
+        groups=access.groups,
+        operators=access.operators,
+        timeout=timedelta(hours=settings.timeout_h),
+        refusal=refusal,
+    )
 
 
 def build_peer_options(

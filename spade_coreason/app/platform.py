@@ -286,7 +286,13 @@ class Platform:
         # About one in fifty connections to the embedded server hangs while it is opened.
         timeout_s, attempts = (3.0, 5) if local.kind == "embedded" else (10.0, 1)
         self.endpoint = ServerEndpoint(
-            local.host, local.port, ca_file=local.ca_file, timeout_s=timeout_s, attempts=attempts, files_url=local.files_url
+            local.host,
+            local.port,
+            ca_file=local.ca_file,
+            timeout_s=timeout_s,
+            attempts=attempts,
+            files_url=local.files_url,
+            has_forgery=local.kind == "embedded",
         )
         guest = f"{GUEST_USER}@{local.domain}"
         await self._accounts.choose_passwords(guest)

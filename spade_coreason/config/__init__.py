@@ -13,7 +13,9 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "mistakes": ["describe_field_mistakes"],
         "runfile": ["RunFile", "is_platform_running", "read_run_file", "write_private_json", "write_run_file"],
         "settings": [
+            "AccessSettings",
             "AgentSettings",
+            "ApprovalSettings",
             "MemorySettings",
             "NotificationSettings",
             "RetentionLimits",
@@ -21,6 +23,6 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
             "ServerSettings",
             "Settings",
         ],
-        "validation": ["find_ca_file_problem"],
+        "validation": ["find_approver_problem", "find_ca_file_problem"],
     },
 )

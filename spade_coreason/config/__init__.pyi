@@ -26,7 +26,9 @@ from .runfile import (
     write_run_file as write_run_file,
 )
 from .settings import (
+    AccessSettings as AccessSettings,
     AgentSettings as AgentSettings,
+    ApprovalSettings as ApprovalSettings,
     MemorySettings as MemorySettings,
     NotificationSettings as NotificationSettings,
     RetentionLimits as RetentionLimits,
@@ -35,5 +37,6 @@ from .settings import (
     Settings as Settings,
 )
 from .validation import (
+    find_approver_problem as find_approver_problem,
     find_ca_file_problem as find_ca_file_problem,
 )

@@ -22,6 +22,7 @@ from pydantic import (
 
 from ..domain.jid import bare_jid
 from ..domain.policy import EMBEDDING_BATCH, MODEL_TIMEOUT_S, REQUESTS_PER_ROOT, MemoryLimits, Policy, StartupMode
+from ..domain.questions import MAX_TIMEOUT
 from ..domain.quotas import Quota, Quotas, Role
 from ..domain.rooms import RoomAnswers, RoomConfig
 from .setting_types import (
@@ -50,6 +51,7 @@ from .setting_types import (
 _MEMORY_LIMITS, _POLICY = MemoryLimits(), Policy()
 _QUOTAS, _RULES, _MEMORY = _POLICY.quotas, _POLICY.rules, _POLICY.memory
 _ROOM = RoomConfig("", "")
+_MAX_APPROVAL_H = MAX_TIMEOUT.total_seconds() / 3600
 DIRECTORY_AGENT = "spade_coreason.app.directory_agent:DirectoryAgent"
 """The code of an agent with `directory: true`."""
 Mode = Literal["auto", "embedded", "prosody", "external"]
@@ -495,6 +497,26 @@ class NotificationSettings(Section):
     """
 
 
+class ApprovalSettings(Section):
+    """The approvals of calls by people: of tool calls of language models, and of `session.run_approved`.
+
+    Approvals are refused on the embedded server, where senders can be forged.
+    """
+
+    approvers: str | None = Field(None, min_length=1)
+    """The group of `access.groups` whose members approve, where the agent names no group. Each member is a JID with access to
+    the agent. The person behind a request never approves it. Default: the operators.
+    """
+    timeout_h: Annotated[float, NotBool, Field(ge=1 / 60, le=_MAX_APPROVAL_H)] = (
+        _POLICY.approvals.timeout.total_seconds() / 3600
+    )
+    """Hours that an approval waits, at most 168. Then the call is not run."""
+    from_risk: Literal["safe", "standard", "critical", "never"] = "critical"
+    """The risk from which a tool call of a language model needs an approval: `safe`, `standard` or `critical`. With `never`,
+    only the tools in the manifest's `human_in_the_loop` need one.
+    """
+
+
 class PeerSettings(Section):
     """Requests between agents."""
 
@@ -569,6 +591,8 @@ class AgentSettings(Section):
     """The keys of `quotas` that differ for this agent."""
     notifications: NotificationSettings | None = None
     """The keys of `notifications` that differ for this agent."""
+    approvals: ApprovalSettings | None = None
+    """The keys of `approvals` that differ for this agent."""
     memory: MemorySettings | None = None
     """The keys of `memory` that differ for this agent. They take precedence over its manifest."""
     rooms: tuple[RoomSettings, ...] = ()
@@ -637,6 +661,7 @@ class Settings(Section):
     access: AccessSettings = AccessSettings()
     quotas: QuotaSettings = QuotaSettings()
     notifications: NotificationSettings = NotificationSettings()
+    approvals: ApprovalSettings = ApprovalSettings()
     peers: PeerSettings = PeerSettings()
     interceptors: tuple[ImportName, ...] = ()
     """The interceptors of all agents, as `module:attribute`, in their order: classes, functions that make one, or instances."""
@@ -682,6 +707,10 @@ class Settings(Section):
     def notifications_of(self, agent: AgentSettings) -> NotificationSettings:
         """Return the notification settings of an agent: its own keys, and the common ones for the rest."""
         return _override(self.notifications, agent.notifications)
+
+    def approvals_of(self, agent: AgentSettings) -> ApprovalSettings:
+        """Return the approval settings of an agent: its own keys, and the common ones for the rest."""
+        return _override(self.approvals, agent.approvals)
 
     def memory_of(self, agent: AgentSettings) -> MemorySettings:
         """Return the memory settings of an agent: its own keys, and the common ones for the rest.

@@ -12,6 +12,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from ..domain.access import AccessPolicy
 from ..domain.avatar import read_avatar
 from ..domain.environment.loopback import is_loopback
 from ..domain.jid import bare_jid, jid_domain, local_part
@@ -119,6 +120,25 @@ def _find_unknown_groups(
             yield (*path, "person", "groups", group), f"the group is not defined; {hint}"
 
 
+def find_approver_problem(settings: Settings, agent: AgentSettings, group: str) -> str | None:
+    """Return why a group cannot approve calls of an agent, or None: it is unknown, names no account, or one has no access."""
+    access = settings.access_of(agent)
+    if group not in access.groups:
+        near = difflib.get_close_matches(group, access.groups, n=1)
+        hint = f'did you mean "{near[0]}"?' if near else f"define it: access: {{groups: {{{group}: [JID]}}}}"
+        return f'there is no group "{group}"; {hint}'
+    people = [member for member in access.groups[group] if "@" in member]
+    if not people:
+        return f'the group "{group}" names no account that can be asked; add JIDs to access.groups.{group}'
+    if access.roster or access.ask:
+        return None  # people may be admitted whom the configuration does not name
+    policy = AccessPolicy(bare_jid(agent.jid), access.allow, operators=access.operators)
+    without = [person for person in people if not policy.is_allowed(person)]
+    if without:
+        return f'{", ".join(without)} of the group "{group}" cannot answer without access; add them to access.allow'
+    return None
+
+
 def find_problems(settings: Settings, *, logs_in: bool) -> Iterator[tuple[KeyPath, str]]:
     """Yield the mistakes that concern several keys or a file, each as its key and a sentence.
 
@@ -140,6 +160,10 @@ def find_problems(settings: Settings, *, logs_in: bool) -> Iterator[tuple[KeyPat
             key = (*place, "access", "ask") if agent.access is not None else ("access", "ask")
             yield key, "no operators are configured; name them: access: {ask: true, operators: [me@example.org]}"
         yield from _find_unknown_groups(agent.quotas, (*place, "quotas"), access)
+        if (group := settings.approvals_of(agent).approvers) is not None:
+            is_own = agent.approvals is not None and "approvers" in agent.approvals.model_fields_set
+            if problem := find_approver_problem(settings, agent, group):
+                yield (*place, "approvals", "approvers") if is_own else ("approvals", "approvers"), problem
         rooms = [room.jid for room in agent.rooms]
         for index, room in enumerate(rooms):
             if room in rooms[:index]:

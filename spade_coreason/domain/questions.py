@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 from uuid import UUID
 
+from ..contracts import RiskLevel
 from .texts.json_text import dump_json
 from .texts.translation import translate
 
@@ -32,19 +33,27 @@ _CODE_CHARACTERS = 6
 class ApprovalPolicy:
     """The rules of approvals. `groups` are the people (bare JIDs) who may approve, by the name of their group."""
 
+    approvers: str | None = None
+    """The group that approves where a call names none. None: the operators."""
+    from_risk: RiskLevel | None = RiskLevel.CRITICAL
+    """The risk from which a tool call needs an approval. None: from none on."""
     groups: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
     operators: tuple[str, ...] = ()
-    """The people who approve where no group is named."""
+    """The people who approve where no group is named, neither by the call nor as `approvers`."""
     timeout: timedelta = timedelta(days=1)
     refusal: str = ""
     """Why approvals are refused here; "" if they are not."""
 
     def find_approvers(self, group: str | None) -> tuple[str, ...]:
-        """Return the people (bare JIDs) of a group, or the operators. ValueError, which names the remedy, without any."""
+        """Return the people (bare JIDs) of a group; of None those of `approvers`, or the operators.
+
+        ValueError, which names the remedy, without any.
+        """
+        group = group or self.approvers
         if group is None:
             if not self.operators:
                 raise ValueError(
-                    "there are no operators; name a group of access.groups as approvers, or set conversation.operators"
+                    "there are no operators; name a group of access.groups as approvals.approvers, or set access.operators"
                 )
             return self.operators
         if group not in self.groups:

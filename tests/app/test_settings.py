@@ -15,7 +15,15 @@ import yaml
 from spade_coreason import AgentDefinition, Platform, load_settings
 from spade_coreason.app.factories import build_memory_limits, build_policy
 from spade_coreason.config import AgentSettings, Settings
-from spade_coreason.config.settings import ConversationSettings, NotificationSettings, RoomSettings, Section, find_section
+from spade_coreason.config.settings import (
+    AccessSettings,
+    ApprovalSettings,
+    ConversationSettings,
+    NotificationSettings,
+    RoomSettings,
+    Section,
+    find_section,
+)
 from spade_coreason.domain.initiative.notifications import NotificationPolicy, QuietHours
 from spade_coreason.domain.policy import MemoryLimits, Policy
 from tests.support.certificates import sign_by_itself
@@ -85,6 +93,7 @@ OTHERS: dict[str, Any] = {
     "quotas.person.groups": {"staff": {"turns": 4}},
     "notifications.quiet": "22:00-07:00",
     "notifications.zone": "Europe/Berlin",
+    "approvals.approvers": "staff",
     "peers.topics": "topics@example.org",
     "peers.directories": ["directory@example.org"],
     "interceptors": ["project_code:Limit"],
@@ -96,6 +105,7 @@ OTHERS: dict[str, Any] = {
     "agents[].avatar": "avatar.png",
     "agents[].conversation": {"max_interactions": 7},
     "agents[].notifications": {"quiet": "22:00-07:00"},
+    "agents[].approvals": {"approvers": "staff"},
     "agents[].access": {"roster": True},
     "agents[].quotas": {"room": {"turns": 7}},
     "agents[].memory": {"limit": 7},
@@ -235,6 +245,31 @@ def test_the_policy_of_an_agent_has_its_quiet_hours_its_zone_and_the_time_of_its
     policy = build_policy(common, agent, None)
     assert policy.notifications == NotificationPolicy(3, QuietHours(time(22), time(7)), "Europe/Berlin")
     assert (policy.job_timeout_s, policy.assist_timeout_s) == (60, 120)
+
+
+def test_the_policy_of_an_agent_has_its_approvers_and_their_time() -> None:
+    agent = AgentSettings(
+        jid="echo@localhost",
+        agent="spade_coreason.agents.echo:EchoAgent",
+        approvals=ApprovalSettings(approvers="finance", from_risk="never"),
+    )
+    access = AccessSettings(groups={"finance": ("alice@localhost",)}, operators=("bob@localhost",))
+    common = Settings(agents=(agent,), access=access, approvals=ApprovalSettings(timeout_h=2))
+    policy = build_policy(common, agent, None).approvals
+    assert (policy.approvers, policy.from_risk, policy.timeout, policy.refusal) == ("finance", None, timedelta(hours=2), "")
+    assert (policy.find_approvers(None), policy.groups) == (("alice@localhost",), access.groups)
+    assert policy.operators == ("bob@localhost",)
+
+
+async def test_approvals_are_refused_where_senders_can_be_forged(tmp_path: Path) -> None:
+    for mode in ("embedded", "external"):
+        values = BASE | {"server": {"mode": mode, "host": "127.0.0.1"}, "data_dir": str(tmp_path / mode)}
+        (tmp_path / "project_code.py").write_text(CODE)
+        (tmp_path / "platform.yaml").write_text(yaml.safe_dump(values))
+        async with Platform(load_settings(tmp_path / "platform.yaml", tmp_path, {}), is_strict=False) as platform:
+            refusals = {runner.policy.approvals.refusal.partition(";")[0] for runner in platform.runners.values()}
+        refused = "approvals are refused on the embedded server, where senders can be forged"
+        assert refusals == {refused if mode == "embedded" else ""}
 
 
 def test_the_defaults_of_the_settings_are_those_of_the_policy() -> None:

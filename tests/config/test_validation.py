@@ -79,6 +79,25 @@ MISTAKES = [
     ("limits: {concurrency: 0}", "limits.concurrency: must be at least 1, not 0"),
     ("access: {allow: example.org}", 'access.allow: must be a list, like [one, two], not "example.org"'),
     ("access: {ask: true}\n" + agents_section(ECHO), "access.ask: no operators are configured; name them: "),
+    (
+        "access: {groups: {staff: [a@localhost]}}\napprovals: {approvers: stuff}\n" + agents_section(ECHO),
+        'approvals.approvers: there is no group "stuff"; did you mean "staff"?',
+    ),
+    (
+        agents_section(ECHO + ", approvals: {approvers: finance}"),
+        'agents[0].approvals.approvers: there is no group "finance"; define it: access: {groups: {finance: [JID]}}',
+    ),
+    (
+        agents_section(ECHO + ", access: {groups: {finance: [localhost]}}, approvals: {approvers: finance}"),
+        'agents[0].approvals.approvers: the group "finance" names no account that can be asked; add JIDs to access.groups.',
+    ),
+    (
+        "access: {groups: {finance: [a@localhost, b@example.org]}}\n"
+        + agents_section(ECHO + ", approvals: {approvers: finance}"),
+        'agents[0].approvals.approvers: b@example.org of the group "finance" cannot answer without access; add them to a',
+    ),
+    ("approvals: {timeout_h: 169}", "approvals.timeout_h: must be at most 168"),
+    ("approvals: {from_risk: high}", "approvals.from_risk: must be safe, standard, critical or never, "),
     ("access: {ask: true, operators: [example.org]}", "access.operators[0]: 'example.org' is not a JID; "),
     ("access: {operators: [a@example.org/desk]}", 'access.operators[0]: "a@example.org/desk" names a device; '),
     (
@@ -245,3 +264,10 @@ def test_all_mistakes_of_related_keys_and_of_variables_are_reported_at_once(proj
         lines = [str(one) for one in (caught.value, *caught.value.others)]
         assert len(lines) == len(problems)
         assert all(line.startswith(PREFIX + beginning) for line, beginning in zip(lines, problems, strict=True)), lines
+
+
+@pytest.mark.parametrize("admission", ["allow: [localhost, b@example.org]", "operators: [b@example.org]", "roster: true"])
+def test_approvers_may_be_all_who_can_have_access(project: Path, admission: str) -> None:
+    text = f"access: {{groups: {{finance: [b@example.org, example.com]}}, {admission}}}\napprovals: {{approvers: finance}}\n"
+    settings = load_config(project, text + agents_section(ECHO))
+    assert settings.approvals_of(settings.agents[0]).approvers == "finance"

@@ -10,7 +10,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from ...contracts import QuestionState
@@ -95,18 +95,19 @@ class QuestionDesk:
     # Asking
 
     @property
-    def approval_timeout(self) -> timedelta:
-        """The time that an approval waits."""
-        return self._policy.timeout
+    def approvals(self) -> ApprovalPolicy:
+        """The rules of approvals."""
+        return self._policy
 
     def find_approvers(self, group: str | None, requester: str) -> tuple[str, ...]:
         """Return the people (bare JIDs) who may approve a request of a person. ValueError, with the remedy, without any."""
         if self._policy.refusal:
             raise ValueError(self._policy.refusal)
+        group = group or self._policy.approvers
         people = self._policy.find_approvers(group)
         others = tuple(person for person in people if person != requester and self._access.is_allowed(person))
         if not others:
-            where = f"access.groups.{group}" if group else "conversation.operators"
+            where = f"access.groups.{group}" if group else "access.operators"
             raise ValueError(f"no one but {requester or 'the agent'} may approve this; add an account with access to {where}")
         return others
 

@@ -15,6 +15,7 @@ from ...domain.questions import (
     MAX_CHOICES,
     MAX_QUESTION_CHARACTERS,
     MAX_TIMEOUT,
+    ApprovalPolicy,
     derive_code,
     describe_call,
     describe_question,
@@ -82,8 +83,8 @@ class QuestionSink(Protocol):
         ...
 
     @property
-    def approval_timeout(self) -> timedelta:
-        """The time that an approval waits."""
+    def approvals(self) -> ApprovalPolicy:
+        """The rules of approvals."""
         ...
 
 
@@ -167,7 +168,7 @@ class TurnQuestions:
             except ValueError as error:
                 await self._refuse(step, error)
                 raise ApprovalRefusedError(call.name, str(error)) from error
-        group = approvers or translate("an operator")
+        group = approvers or self._sink.approvals.approvers or translate("an operator")
         await self._output.emit_text(translate("This needs the approval of {group}. I go on when it is decided.", group=group))
         if asked:
             self._park(asked)
@@ -194,7 +195,7 @@ class TurnQuestions:
         requester = self._find_requester()
         people = self._sink.find_approvers(approvers, requester)
         text, code = describe_call(call.name, call.arguments), make_approval_code()
-        return AskedQuestion(step, APPROVAL, people, text, (), None, code, timeout or self._sink.approval_timeout, False)
+        return AskedQuestion(step, APPROVAL, people, text, (), None, code, timeout or self._sink.approvals.timeout, False)
 
     def _find_requester(self) -> str:
         """Return the person behind the request (a bare JID), "" if it is the agent itself. ValueError if it is not known."""

@@ -43,6 +43,8 @@ class ServerEndpoint:
     resolver: Resolver = field(default_factory=SystemResolver, repr=False, compare=False)
     files_url: str = ""
     """The address below which a local server keeps files. Agents may fetch these although the address is private."""
+    has_forgery: bool = False
+    """True if senders can be forged there, as on the embedded server."""
     context: ssl.SSLContext = field(init=False, repr=False, compare=False)
     https_trust: HttpsTrust = field(init=False, repr=False, compare=False)
     """The trust for links to files. It has no `xmpp-client` (ALPN), and has the authorities of the system too."""
