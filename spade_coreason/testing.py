@@ -31,6 +31,19 @@ async def test_it_reminds_each_morning():
         assert [each.state for each in await t.notifications()] == ["sent", "sent"]
 ```
 
+People answer what an agent asks them, and decide about what needs an approval:
+
+```python
+async def test_a_refund_needs_the_approval_of_somebody_else():
+    policy = Policy(operators=frozenset({"boss@localhost"}))
+    async with AgentTester(refunds, policy=policy) as t:
+        await t.say("refund order 7")
+        [question] = await t.questions()
+        assert question.text == "refund([7])"
+        await t.approve()  # as boss@localhost, the only one who was asked
+        assert t.unread() == ["Order 7 is refunded."]
+```
+
 A FakeModel plays the language model of an agent:
 
 ```python
@@ -62,7 +75,7 @@ from xml.etree.ElementTree import Element, SubElement, fromstring
 
 from pydantic_core import from_json, to_json
 
-from .contracts import Agent, AgentDefinition, AgentRequest, ConversationRecord, Notification, Schedule
+from .contracts import Agent, AgentDefinition, AgentRequest, ConversationRecord, Notification, QuestionState, Schedule
 from .contracts.base import utc_now
 from .domain.access import AccessPolicy, TrustedAgents
 from .domain.channel_kinds import DEFAULT_CHANNEL
@@ -113,7 +126,7 @@ from .runtime import (
     spec_of,
     to_request,
 )
-from .storage import AgentRepository, Database, StoredAgent, open_database
+from .storage import AgentRepository, Database, StoredAgent, from_micros, open_database
 from .xmpp import (
     BODY,
     CHAT_STATES,
@@ -408,6 +421,28 @@ class LocalClientFeatures(UnknownClientFeatures):
         return "replies" in self.features
 
 
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question that an agent has asked people, or a call that it wants approved."""
+
+    id: str
+    kind: Literal["question", "approval"]
+    people: tuple[str, ...]
+    """The bare JIDs of those who were asked. One answer counts, the first."""
+    text: str
+    """The question, or the call with its arguments."""
+    choices: tuple[str, ...]
+    """The answers to choose from; none for an approval, and if any text is an answer."""
+    code: str
+    """The code of the answer: `/answer CODE TEXT`, `/approve CODE`, `/deny CODE REASON`."""
+    requester: str
+    """The bare JID of the person behind the request; "" if it is the agent itself."""
+    state: QuestionState
+    decided_by: str
+    """The bare JID of the person who answered; "" if nobody did."""
+    expires_at: datetime
+
+
 class LocalUser:
     """A user who talks to agents, with the open requests of a program and the messages of a person."""
 
@@ -516,6 +551,8 @@ __all__ = [
     "ModelRequest",
     "OnConversationEnd",
     "Policy",
+    "Question",
+    "QuestionState",
     "ReceivedMessage",
     "Reply",
     "Retention",
@@ -678,7 +715,8 @@ class AgentTester:
         The reply must be complete after `timeout` seconds. Its events include thoughts.
 
         Raise a PeerError if the request is not successful: PeerTimeoutError, PeerUnavailableError, PeerRefusedError,
-        RequestTooLongError or PeerFailedError.
+        RequestTooLongError, PeerFailedError, or PeerParkedError if the agent has asked a person. Its reply comes if the same
+        AgentRequest is asked again once they have answered.
         """
         to = to or self.jid
         events = [event async for event in self.stream(request, thread=thread, user=user, to=to, timeout=timeout)]
@@ -716,7 +754,8 @@ class AgentTester:
     ) -> list[str]:
         """Send a text as a person, wait for the end of its turn, and return the texts of the reply.
 
-        The list is empty if the agent sends no text. Notifications, reminders and results of jobs are no reply: they stay
+        The list is empty if the agent sends no text. If the agent asks a person, it has what was said so far; the rest is unread
+        once they have answered. Notifications, reminders and results of jobs are no reply: they stay
         unread. Raise TimeoutError after `timeout` seconds.
         """
         person, to = self._local_user(user), to or self.jid
@@ -891,6 +930,63 @@ class AgentTester:
         """
         return await self.runners[self.jid].initiative.scheduler.find_all(owner)
 
+    async def questions(self, person: str | None = None, *, state: QuestionState | None = QuestionState.OPEN) -> list[Question]:
+        """Return the questions and approvals of the agent under test, oldest first: those that wait for an answer.
+
+        `person` is the bare JID of one who was asked, by default all. `state` is another state, or None for all. An answer is
+        a text of the person: a choice or its number, a reply to the question, or `/answer CODE TEXT`.
+        """
+        repository = self.runners[self.jid].repository.questions
+        found = [(stored, await repository.load_people(stored.id)) for stored in await repository.load_all(state=state)]
+        return [
+            Question(
+                stored.question_id,
+                "question" if stored.kind == "question" else "approval",
+                people,
+                stored.text,
+                tuple(stored.choices),
+                stored.code,
+                stored.requester,
+                QuestionState(stored.state),
+                stored.decided_by,
+                from_micros(stored.expires_at),
+            )
+            for stored, people in reversed(found)
+            if person is None or person in people
+        ]
+
+    async def approve(self, question: Question | None = None, *, user: str | None = None, timeout: float = 10.0) -> list[str]:
+        """Approve a call as a person: send `/approve CODE`, and wait until the call has run and its request has ended.
+
+        Return the texts of the reply to the person. What the requester receives is in `unread` and `message`.
+        By default `question` is the only open approval, and `user` the first person who was asked about it (a bare JID).
+        Another user sends the code as well, and is told that it is unknown.
+
+        Raise ValueError without a `question` unless exactly one approval is open, and TimeoutError after `timeout` seconds.
+        """
+        return await self._decide("approve", question, user, timeout)
+
+    async def deny(
+        self, question: Question | None = None, reason: str = "", *, user: str | None = None, timeout: float = 10.0
+    ) -> list[str]:
+        """Deny a call as a person, with a reason for the requester. All else is as in `approve`."""
+        return await self._decide("deny", question, user, timeout, reason)
+
+    async def _decide(
+        self, verb: str, question: Question | None, user: str | None, timeout: float, reason: str = ""
+    ) -> list[str]:
+        if question is None:
+            approvals = [each for each in await self.questions() if each.kind == "approval"]
+            if len(approvals) != 1:
+                raise ValueError(f"{len(approvals)} approvals are open; pass one of `await t.questions()`")
+            [question] = approvals
+        person = user or question.people[0]
+        await self.settled()  # the person has been asked
+        texts = await self.say(f"/{verb} {question.code} {reason}".strip(), user=person, timeout=timeout)
+        async with asyncio.timeout(timeout):
+            await self.settled()
+        return texts
+
     @property
     def uploaded(self) -> dict[str, FetchedFile]:
         """The files that agents uploaded, by link; empty with an `upload` of your own."""
@@ -971,7 +1067,11 @@ class AgentTester:
         )
         with self._install_model(jid):
             agent = self.built_agents[jid] = self._build_agent(jid, agent_spec, parts)
-        policy = replace(self._policy, memory=agent.manifest.config.memory or self._policy.memory)
+        approvals = self._policy.approvals
+        if not approvals.operators:  # as in a configuration, which has one list of them
+            approvals = replace(approvals, operators=tuple(sorted(self._policy.operators)))
+        memory = agent.manifest.config.memory or self._policy.memory
+        policy = replace(self._policy, memory=memory, approvals=approvals)
         runtime = parts.build_runtime(
             agent,
             AccessPolicy(jid, self._allow, operators=policy.operators),
