@@ -104,17 +104,25 @@ class DueDecision(NamedTuple):
 
 
 def decide_missed(
-    times: CronTimes | None, due_at: datetime, now: datetime, missed: Missed, grace: timedelta = GRACE
+    times: CronTimes | None,
+    due_at: datetime,
+    now: datetime,
+    missed: Missed,
+    grace: timedelta = GRACE,
+    waited_until: datetime | None = None,
 ) -> DueDecision:
     """Decide about a due time that has come up. `times` is None for a schedule with one due time.
 
     With "once", all due times up to now are one run, that of the last one. With "skip", nothing runs if `due_at` is more
     than `grace` ago. Due times that passed within `grace` are one run too, with either.
+
+    `waited_until` is the end of a delay that the running platform has set, such as that of a quota. Only the time after it counts
+    as missed.
     """
     due_at = due_at.astimezone(UTC)
     now = max(due_at, now.astimezone(UTC))  # a timer may fire a little early
     last = times.last_until(due_at, now) if times else due_at
-    is_skipped = missed == "skip" and now - due_at > grace
+    is_skipped = missed == "skip" and now - max(due_at, waited_until or due_at) > grace
     return DueDecision(None if is_skipped else last, times.next_after(now) if times else None)
 
 

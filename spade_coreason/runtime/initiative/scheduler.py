@@ -248,7 +248,7 @@ class Scheduler:
     def _run(self, stored: StoredSchedule, now: datetime) -> Commit[bool]:
         times = CronTimes(stored.cron, stored.zone) if stored.cron else None
         missed: Missed = "skip" if stored.missed == "skip" else "once"
-        decision = decide_missed(times, stored.due, now, missed)
+        decision = decide_missed(times, stored.due, now, missed, waited_until=from_micros(stored.wake_at))
         after = stored.deletion if decision.next_due is None else stored.moved(decision.next_due).update
         if decision.runs_at is None:
             log.info("%s: skipped a due time of %s, %s: it was missed", self._agent, stored.schedule_id, stored.due)

@@ -409,6 +409,22 @@ async def test_a_quota_that_is_used_up_delays_a_reminder() -> None:
         assert await t.schedules() == []
 
 
+@pytest.mark.parametrize(("down_until", "expected"), [(timedelta(hours=12), ["tea"]), (timedelta(hours=13), [])])
+async def test_a_due_time_that_waits_for_a_quota_is_missed_only_if_the_platform_is_down_when_the_quota_has_room(
+    down_until: timedelta, expected: list[str]
+) -> None:
+    async with start(policy=Policy(quotas=Quotas(user=Quota(messages_per_day=2)))) as t:
+        await t.say("skip 0 13 * * *")
+        await t.say("hello")
+        await t.advance(2 * HOUR)  # it waits until midnight
+        assert t.unread() == []
+        await t.restart(down_for=down_until - 2 * HOUR)
+        await t.settled()
+        assert t.unread() == expected
+        await t.advance(timedelta(days=1))
+        assert t.unread() == ["tea"]
+
+
 async def test_a_person_who_lost_access_is_not_reminded_and_the_schedule_says_so() -> None:
     async with start(allow=(TESTER,), policy=Policy(operators=frozenset({TESTER}))) as t:
         await t.say(f"/admit {BOB}")
