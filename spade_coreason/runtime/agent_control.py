@@ -230,9 +230,9 @@ class AgentControl:
         """Return the schedules of one owner (a bare JID), the next due ones first."""
         return await self.initiative.scheduler.find_all(owner)
 
-    async def cancel_schedule(self, schedule_id: str, owner: str | None = None) -> bool:
-        """Cancel a schedule, of one owner (a bare JID) if given. Return False if there is none."""
-        return await self.initiative.scheduler.cancel(schedule_id, owner)
+    async def cancel_schedule(self, schedule_id: str) -> bool:
+        """Cancel a schedule. Return False if there is none."""
+        return await self.initiative.scheduler.cancel(schedule_id)
 
     async def settle_question(
         self, question: StoredQuestion, state: QuestionState, answer: dict[str, Any], decided_by: str

@@ -222,7 +222,6 @@ class AgentParts:
             files=self.files,
             host=AgentHost(repository, control, self.memory, self.knowledge, quotas, self._get_platform),
             find_schedules=control.find_schedules,
-            cancel_schedule=control.cancel_schedule,
         )
         executor = CommandExecutor(services, loader, commands, context, admission)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spade_coreason import AgentDefinition, AgentRequest, AgentTester, Response, Session, command
-from spade_coreason.exceptions import ConfigError, ServerError, StoreError
+from spade_coreason.exceptions import ConfigError, ForbiddenError, ServerError, StoreError
 from spade_coreason.operations.definition import Actor, Call, Caller
 from spade_coreason.operations.table import OPERATIONS
 from tests.support.stored_initiative import NOTIFICATION, SCHEDULE, store_initiative
@@ -66,6 +66,22 @@ async def test_people_list_and_cancel_their_reminders() -> None:
         assert "Nothing is due" in str(await t.say("/reminders", user="bob@localhost"))
         assert "Cancelled" in str(await t.say("/reminders cancel 1"))
         assert "Nothing is due" in str(await t.say("/reminders"))
+        [record] = await TesterHost(t).repository(AGENT).audit_trail.load_newest(person=ALICE)
+        entry = record.entry
+        assert entry is not None
+        assert (entry["actor"], entry["action"], entry["resource"]) == (ALICE, "schedules.cancel", f"schedule {SCHEDULE}")
+
+
+async def test_a_person_cancels_no_schedule_of_another() -> None:
+    async with AgentTester(Notes, jid=AGENT, user=ALICE) as t:
+        await store_initiative(TesterHost(t).repository(AGENT), ALICE)
+        cancel = OPERATIONS["schedules.cancel"]
+        bob = Call(TesterHost(t), Actor(Caller.PERSON, "bob@localhost", AGENT))
+        for person, error in (("bob@localhost", ConfigError), (ALICE, ForbiddenError), (None, ForbiddenError)):
+            with pytest.raises(error):
+                await cancel(bob, cancel.read_arguments({"id": SCHEDULE, "agent": AGENT, "person": person}))
+        assert SCHEDULE in str(await perform(t, "schedules.list"))
+        assert await TesterHost(t).repository(AGENT).audit_trail.load_newest(person=ALICE) == []
 
 
 async def test_operators_send_a_notification_again_and_delete_it() -> None:

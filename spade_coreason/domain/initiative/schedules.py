@@ -116,8 +116,8 @@ def decide_missed(
     With "once", all due times up to now are one run, that of the last one. With "skip", nothing runs if `due_at` is more
     than `grace` ago. Due times that passed within `grace` are one run too, with either.
 
-    `waited_until` is the end of a delay that the running platform has set, such as that of a quota. Only the time after it counts
-    as missed.
+    `waited_until` is the end of a delay that the running platform has set, such as that of a quota. Only the time after it
+    counts as missed.
     """
     due_at = due_at.astimezone(UTC)
     now = max(due_at, now.astimezone(UTC))  # a timer may fire a little early

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from ...exceptions import ConfigError, ServerError
 from ...storage import StoredSchedule, from_micros
-from ..definition import Arguments, Call, operation
+from ..definition import PERSON, Arguments, Call, operation
 from ..host import OperationHost, stored_agents
 from .notifications import MAX_LISTED, MIN_ID_CHARACTERS
 
@@ -64,15 +64,23 @@ class OfSchedule(Arguments):
     agent: str | None = None
 
 
-@operation("schedules.cancel", is_change=True)
-async def cancel_schedule(call: Call, arguments: OfSchedule) -> ListedSchedule:
+class CancelledSchedule(OfSchedule):
+    """A schedule to cancel; only if it is of a person (a bare JID), who is given."""
+
+    person: str | None = None
+
+
+@operation("schedules.cancel", PERSON, is_change=True)
+async def cancel_schedule(call: Call, arguments: CancelledSchedule) -> ListedSchedule:
     """Cancel a schedule. One of `@every` comes back at the next start of its agent."""
     stored = await _find(call.host, arguments)
+    if arguments.person not in (None, stored.owner):
+        _raise_missing(arguments.id)
     await call.record(stored.agent, "schedules.cancel", f"schedule {stored.schedule_id}", person=_person_of(stored))
-    if (running := call.host.running_agent(stored.agent)) is not None:
-        await running.cancel_schedule(stored.schedule_id)
-    else:
-        await call.host.repository(stored.agent).schedules.delete(stored.schedule_id)
+    running = call.host.running_agent(stored.agent)
+    cancel = call.host.repository(stored.agent).schedules.delete if running is None else running.cancel_schedule
+    if not await cancel(stored.schedule_id):
+        _raise_missing(arguments.id)  # it has come due meanwhile
     return _summary(call.host, stored)
 
 

@@ -45,8 +45,6 @@ class CommandContext:
     """The agent as operations see it."""
     find_schedules: Callable[[str], Awaitable[list[Schedule]]]
     """Return the schedules of a person (a bare JID), the next due ones first."""
-    cancel_schedule: Callable[[str, str], Awaitable[bool]]
-    """Cancel a schedule, by its id, of a person (a bare JID)."""
 
     @property
     def jid(self) -> str:

@@ -7,6 +7,8 @@ from zoneinfo import ZoneInfo
 
 from ...contracts import Schedule
 from ...domain.texts.translation import translate
+from ...exceptions import ConfigError
+from ...operations.initiative.schedules import CancelledSchedule, cancel_schedule
 from .context import Invocation
 from .model import CommandResult
 
@@ -31,7 +33,10 @@ async def cancel_reminder(invocation: Invocation) -> CommandResult:
         text = translate("There is no reminder {number}. /reminders lists them.", number=number)
         return CommandResult(text, is_error=True)
     chosen, zone = schedules[number - 1], await _find_zone(invocation)
-    if not await invocation.context.cancel_schedule(chosen.id, invocation.owner):  # it has come due meanwhile
+    arguments = CancelledSchedule(id=chosen.id, agent=invocation.context.jid, person=invocation.owner)
+    try:
+        await invocation.perform(cancel_schedule, arguments)
+    except ConfigError:  # it has come due meanwhile
         text = translate("There is no reminder {number}. /reminders lists them.", number=number)
         return CommandResult(text, is_error=True)
     return CommandResult(translate("Cancelled: {reminder}", reminder=_describe(chosen, zone)))

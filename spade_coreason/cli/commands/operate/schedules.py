@@ -76,11 +76,11 @@ def cancel(file: Path | None, data: Path | None, agent: str | None, schedule_id:
     \b
       spade-coreason schedules cancel 1f0c9a77
     """
-    from ....operations.initiative.schedules import OfSchedule, cancel_schedule
+    from ....operations.initiative.schedules import CancelledSchedule, cancel_schedule
 
     with open_platform(file, data, changes=True) as platform:
         confirm(f"cancel the schedule {schedule_id}", yes)
-        found = platform.perform(cancel_schedule, OfSchedule(agent=agent, id=schedule_id))
+        found = platform.perform(cancel_schedule, CancelledSchedule(agent=agent, id=schedule_id))
     print_line(f"The schedule of {found.owner} with {found.agent} is cancelled.")
 
 
