@@ -105,6 +105,8 @@ class AgentStatus:
     """The number of conversations with a running or waiting turn."""
     waiting: int = 0
     """The number of stored requests that wait for their turn, or for the end of a pause."""
+    notifications: dict[str, int] = field(default_factory=dict)
+    """The number of notifications by state: those that wait, and the others for seven days after their last change."""
     is_paused: bool = False
     """True while an operator has paused the agent: it stores requests and answers none."""
     rooms: dict[str, str] = field(default_factory=dict)

@@ -214,6 +214,13 @@ class NotificationRepository:
         in_state = () if state is None else (notifications.c.state == state.value,)
         return await self._load(*of_person, *in_state, order=notifications.c.id.desc(), limit=limit)
 
+    async def count_by_state(self) -> dict[str, int]:
+        """Return the number of notifications in each state that any is in."""
+        counts = select(notifications.c.state, func.count().label("number")).where(notifications.c.agent == self._agent)
+        query = counts.group_by(notifications.c.state).order_by(notifications.c.state)
+        rows = await self._database.read(lambda connection: connection.execute(query).all())
+        return {row.state: row.number for row in rows}
+
     async def find_by_prefix(self, prefix: str, limit: int = 2) -> list[StoredNotification]:
         """Return at most `limit` notifications whose ids begin with a text."""
         return await self._load(notifications.c.notification_id.startswith(prefix, autoescape=True), limit=limit)

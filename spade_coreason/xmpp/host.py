@@ -358,9 +358,11 @@ class HostedAgent(Agent, SessionHandler):  # type: ignore[misc]  # SPADE comes w
             state = "starting"
         active_count: int | None
         stored_count: int | None
+        notifications: dict[str, int] = {}
         failure = runner.repository.failure
         try:
             active_count, stored_count = await runner.repository.count_conversations()
+            notifications = await runner.repository.notifications.count_by_state()
         except StoreError as error:
             active_count, stored_count, failure = None, None, error
         return AgentStatus(
@@ -378,6 +380,7 @@ class HostedAgent(Agent, SessionHandler):  # type: ignore[misc]  # SPADE comes w
             conversations_stored=stored_count,
             in_flight=runner.turns_in_flight,
             waiting=runner.waiting_count,
+            notifications=notifications,
             is_paused=runner.control.is_paused,
             rooms={jid: str(room) for jid, room in self.rooms.states.items()},
             refused_by_rooms=dict(self.rooms.refused),

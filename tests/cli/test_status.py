@@ -87,7 +87,7 @@ def _echo_status(invoke_beside_platform: Invoke) -> dict[str, Any]:
 def test_the_status_of_an_older_version_is_understood() -> None:
     agent = AgentStatus("echo@localhost", "online")
     status = show_status.result.dump_python(PlatformStatus(1, "embedded", (agent,)), mode="json")
-    for name in ("recent", "conversations_stored", "start_problem", "dropped", "rejected", "process"):
+    for name in ("recent", "conversations_stored", "start_problem", "dropped", "rejected", "process", "notifications"):
         del status["agents"][0][name]
     assert show_status.result.validate_json(json.dumps(status)).agents == (agent,)
 
@@ -117,6 +117,20 @@ def test_stored_requests_whose_channel_is_not_installed_are_counted(invoke: Invo
     )
     assert "1 stored request or reply of echo@localhost: the channel a2a is not installed" in shown
     assert dumped["without_channel"] == {"web": 2, "a2a": 1}
+
+
+def test_notifications_that_wait_or_were_not_delivered_are_counted(invoke: Invoke, tmp_path: Path) -> None:
+    agents = (
+        AgentStatus("echo@localhost", "online", notifications={"bounced": 1, "failed": 2, "sent": 7, "waiting": 1200}),
+        AgentStatus("calm@localhost", "online", notifications={"sent": 7, "refused": 1}),
+    )
+    with serve_status(tmp_path, PlatformStatus(1, "embedded", agents)):
+        shown = invoke("status", "--data", str(tmp_path)).stdout
+        dumped = json.loads(invoke("status", "--data", str(tmp_path), "--json").stdout)["agents"]
+    assert [line for line in shown.splitlines() if line.startswith("Notifications ")] == [
+        "Notifications of echo@localhost: 1,200 waiting, 1 bounced, 2 failed; `spade-coreason notifications list` shows them"
+    ]
+    assert dumped[1]["notifications"] == {"sent": 7, "refused": 1}
 
 
 def test_without_a_platform_status_is_one_line_and_exit_code_4(invoke: Invoke, tmp_path: Path) -> None:

@@ -45,6 +45,8 @@ async def test_notifications_that_do_not_wait_are_deleted_after_seven_days_also_
             for agent in (stored, others):
                 new = agent.make(str(state), "bob@localhost", None, "", dump_blocks("hello"), NOW)
                 await agent.create(new, partial(_decide, decision), NOW)
+        assert await stored.count_by_state() == dict.fromkeys(NotificationState, 1)
+        assert await NotificationRepository(database, "new@localhost").count_by_state() == {}
         await repository.inbox.purge(NOW + timedelta(days=7))
         assert len(await stored.load_newest()) == len(NotificationState)
         await repository.inbox.purge(NOW + timedelta(days=7, seconds=1))

@@ -86,6 +86,7 @@ async def test_a_notification_that_cannot_arrive_bounces_with_what_to_do(real_se
         for address, remedy in remedies.items():
             assert remedy in (await wait_for_state(agent, sent[address], BOUNCED)).reason
         await wait_for_state(agent, sent[friend.jid], SENT)
+        assert (await agent.host.status()).notifications == {"bounced": len(remedies), "sent": 1}
         assert blocking.messages.empty()
 
 

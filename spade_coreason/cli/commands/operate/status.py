@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from ....operations.status import AgentStatus, QuotaUsage
 
 _MAX_SHOWN = 3
+_UNDELIVERED = ("bounced", "failed")
+_SHOWN_STATES = ("waiting", *_UNDELIVERED)
+"""The states of notifications that are counted. The others need nothing from an operator."""
 
 
 @define("status")
@@ -30,8 +33,8 @@ _MAX_SHOWN = 3
 def command(name: str | None, file: Path | None, data: Path | None, as_json: bool) -> int:
     """Show the state of the running platform and its agents, or the running answers of one agent.
 
-    For each agent: the connection, conversations, rooms, and rejected stanzas by reason. If an agent cannot connect, start or
-    store data, the problem is shown.
+    For each agent: the connection, conversations, rooms, notifications that wait or were not delivered within seven days, and
+    rejected stanzas by reason. If an agent cannot connect, start or store data, the problem is shown.
 
     The columns answers/24h, p50, p99 and errors cover the last 24 hours, or the time since the start. p50 and p99 are answer
     times: 50 % and 99 % of the answers took no longer. "Messages today" (UTC) counts towards the quotas, and names the
@@ -69,6 +72,13 @@ def command(name: str | None, file: Path | None, data: Path | None, as_json: boo
     for agent in found.agents:
         for room, state in agent.rooms.items():
             print_line(f"{agent.jid} in the room {room}: {state}")
+    for agent in found.agents:
+        if counts := ", ".join(
+            f"{agent.notifications[state]:,} {state}" for state in _SHOWN_STATES if state in agent.notifications
+        ):
+            is_problem = agent.notifications.keys() & _UNDELIVERED
+            line = f"Notifications of {agent.jid}: {counts}; `spade-coreason notifications list` shows them"
+            print_line(paint(line, "yellow") if is_problem else line)
     for agent in found.agents:
         if agent.refused_by_rooms:
             counts = ", ".join(f"{reason}: {count:,}" for reason, count in agent.refused_by_rooms.items())
