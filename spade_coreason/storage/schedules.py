@@ -14,7 +14,7 @@ from .records import from_micros, to_micros
 from .schema import schedules
 
 WAITING, SUSPENDED = "waiting", "suspended"
-"""The states of a schedule. One that is suspended stays until its owner has access again, or an operator decides."""
+"""The states of a schedule. One that is suspended stays until its person has access again, or an operator decides."""
 
 SaveStep: TypeAlias = Callable[[Connection, object], None]
 """A function that stores a result, a JSON value, as that of a durable step, in a transaction of the writer."""
@@ -99,9 +99,12 @@ class ScheduleRepository:
         """Store rows of schedules in one transaction: updates of those that were not deleted, and deletions."""
         return self._database.submit(rows)
 
-    def resume(self, owner: str) -> Commit[int]:
-        """Let the suspended schedules of an owner (a bare JID) wait for their due times again. The result is their number."""
-        is_theirs = schedules.c.agent == self._agent, schedules.c.owner == owner, schedules.c.state == SUSPENDED
+    def resume(self, person: str) -> Commit[int]:
+        """Let the suspended schedules of a person (a bare JID) wait for their due times again. The result is their number.
+
+        Those that a request of theirs led to go on too.
+        """
+        is_theirs = schedules.c.agent == self._agent, _is_about(person), schedules.c.state == SUSPENDED
         statement = update(schedules).where(*is_theirs).values(state=WAITING, reason="")
         return self._database.run(lambda connection: connection.execute(statement).rowcount)
 

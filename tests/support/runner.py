@@ -32,14 +32,18 @@ def make_runtime(
     policy: Policy | None = None,
     *,
     allow: Iterable[str] | None = ("*",),
+    access: AccessPolicy | None = None,
     upload: UploadFile = refuse_upload,
     memory: Callable[[], AgentInteractionMemory] | None = None,
     clock: Callable[[], datetime] = utc_now,
     **options: Any,
 ) -> AgentRuntime:
-    """Make the runtime of an agent to which by default everybody has access; `options`: see `AgentParts.build_runtime`."""
+    """Make the runtime of an agent to which by default everybody has access; `options`: see `AgentParts.build_runtime`.
+
+    `access` replaces `allow`.
+    """
     parts = AgentParts(repository, network, Files(upload), PeerOptions(), memory=memory, clock=clock)
-    return parts.build_runtime(agent, AccessPolicy(repository.agent, allow), policy, **options)
+    return parts.build_runtime(agent, access or AccessPolicy(repository.agent, allow), policy, **options)
 
 
 class Observation(NamedTuple):
@@ -85,12 +89,14 @@ class RunnerHarness:
         policy: Policy | None = None,
         clock: Callable[[], datetime] = utc_now,
         interceptors: Sequence[Interceptor] = (),
+        access: AccessPolicy | None = None,
     ) -> None:
         self.url = database_url
         self.clock = clock
         self.agent: Any = agent or RememberingAgent()
         self.policy = policy or Policy()
         self.interceptors = interceptors
+        self.access = access
         self.sent: list[str] = []
         """The texts of all stanzas that left."""
         self.messages: list[OutboundMessage] = []
@@ -102,7 +108,13 @@ class RunnerHarness:
         self.database = await open_without_sync(self.url, self.writes)
         self.repository = AgentRepository(self.database, AGENT)
         runtime = make_runtime(
-            self.agent, self.repository, self.make_network(), self.policy, clock=self.clock, interceptors=self.interceptors
+            self.agent,
+            self.repository,
+            self.make_network(),
+            self.policy,
+            access=self.access,
+            clock=self.clock,
+            interceptors=self.interceptors,
         )
         self.runner = runtime.runner
         await self.runner.open()

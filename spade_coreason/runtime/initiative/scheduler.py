@@ -25,6 +25,7 @@ from ...domain.channel_kinds import (
 )
 from ...domain.identifiers import SCHEDULE_NAMESPACE
 from ...domain.initiative.schedules import CronTimes, decide_missed
+from ...domain.jid import bare_jid
 from ...domain.messages import DUE_AT, EVERY, NO_CONTEXT, REPLY_THREAD, SCHEDULE, InboundRequest, Refused, RequestContext
 from ...domain.texts.json_text import dump_json
 from ...storage import SUSPENDED, WAITING, AgentRepository, Commit, SaveStep, StoredSchedule, from_micros, to_micros
@@ -42,7 +43,8 @@ EVERY_KIND, REMINDER, LATER = "every", "reminder", "job"
 """The kinds of schedules: `@every`, `session.remind` and `session.later`."""
 _BATCH = 100
 _RETRY = timedelta(minutes=1)
-_NO_ACCESS = "its owner has no access; admit them, or cancel it"
+_NO_ACCESS = "the person has no access; admit them, or cancel it"
+_NO_ROOM = "the agent is not in the room; invite it again and run the schedule, or cancel it"
 _ROOM_METADATA = ("room", "nickname", "occupant")
 
 
@@ -181,13 +183,13 @@ class Scheduler:
     async def run_now(self, schedule_id: str) -> bool:
         """Let a schedule be due now, once more than its times say. One that is suspended goes on. False if there is none.
 
-        ValueError if its owner has no access, or a limit refuses the request. StoreError.
+        ValueError if its person has no access, the agent is not in its room, or a limit refuses the request. StoreError.
         """
         stored = await self._repository.find(schedule_id)
         if stored is None:
             return False
-        if not self._may_run(stored):
-            raise ValueError(_NO_ACCESS)
+        if problem := self._find_problem(stored):
+            raise ValueError(problem)
         now = self._clock()
         rows = [stored.moved(CronTimes(stored.cron, stored.zone).next_after(now)).update if stored.cron else stored.deletion]
         self._changing.add(schedule_id)
@@ -202,9 +204,9 @@ class Scheduler:
         self._wake_at(now)
         return done
 
-    def resume_of(self, owner: str) -> None:
-        """Let the suspended schedules of an owner (a bare JID), who has access again, go on."""
-        self._repository.resume(owner).on_stored(lambda _: self._wake_at(self._clock()))
+    def resume_of(self, person: str) -> None:
+        """Let the suspended schedules of a person (a bare JID), who has access again, go on; also those made in a room."""
+        self._repository.resume(person).on_stored(lambda _: self._wake_at(self._clock()))
 
     def forget(self) -> None:
         """Hand over nothing that was loaded before now, because rows are being deleted."""
@@ -228,19 +230,26 @@ class Scheduler:
         """Return when the first schedule is to be looked at."""
         return await self._repository.find_next_due()
 
-    def _may_run(self, stored: StoredSchedule) -> bool:
-        owner = stored.owner
-        return owner == self._agent or self._is_room(owner) or self._access.is_allowed(owner)
+    def _find_problem(self, stored: StoredSchedule) -> str:
+        """Return why a schedule may not run, and what to do; "" if it may. As in a live room, an unknown occupant may."""
+        if stored.owner == self._agent:
+            return ""
+        origin = json.loads(stored.origin)
+        person = stored.owner
+        if address := origin.get("address"):
+            if not self._is_room(bare_jid(address)):
+                return _NO_ROOM
+            person = origin.get("occupant")
+        return "" if person is None or self._access.is_allowed(person) else _NO_ACCESS
 
     def _suspend(self, stored: StoredSchedule, reason: str) -> Commit[bool]:
         log.info("%s: the schedule %s of %s is suspended: %s", self._agent, stored.schedule_id, stored.owner, reason)
         return self._repository.store([stored.moved(stored.due, state=SUSPENDED, reason=reason).update])
 
     def _run_or_suspend(self, stored: StoredSchedule, now: datetime) -> Commit[bool]:
-        if not self._may_run(stored):
-            return self._suspend(stored, _NO_ACCESS)
         try:
-            return self._run(stored, now)
+            problem = self._find_problem(stored)
+            return self._suspend(stored, problem) if problem else self._run(stored, now)
         except Exception:  # one that cannot be read must not hold up the others
             log.exception("%s: the schedule %s cannot run", self._agent, stored.schedule_id)
             return self._suspend(stored, "it cannot run; see the log")

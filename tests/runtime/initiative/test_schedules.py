@@ -13,7 +13,8 @@ import pytest
 
 from spade_coreason import AgentDefinition, AgentRequest, AgentTester, Peers, People, Response, Session, agent, every
 from spade_coreason.contracts import NotificationState
-from spade_coreason.domain.channel_kinds import ROOM
+from spade_coreason.domain.access import AccessPolicy
+from spade_coreason.domain.channel_kinds import PERSON, ROOM
 from spade_coreason.domain.messages import InboundRequest
 from spade_coreason.domain.quotas import Quota, Quotas
 from spade_coreason.runtime.initiative.people import MAX_CONTENT_BYTES
@@ -561,39 +562,99 @@ async def test_a_due_turn_that_was_cut_off_is_reported_if_the_platform_repeats_n
     assert len(runs) == 1
 
 
+async def receive_in_room(harness: RunnerHarness, room: str, occupant: str | None, *, is_private: bool = False) -> None:
+    """Let an occupant ask for a reminder in an hour."""
+    metadata = {"room": room, "nickname": "ann"} | ({} if occupant is None else {"occupant": occupant})
+    private = f"{room}/occupant-1"
+    incoming = InboundRequest(
+        PERSON if is_private else ROOM,
+        f"{room}/ann",
+        str(uuid4()),
+        None,
+        {"query": "in 1"},
+        "in 1",
+        "chat" if is_private else "groupchat",
+        metadata,
+        owner=private if is_private else room,
+        address=private if is_private else room,
+        nickname="ann",
+    )
+    stored = harness.runner.intake.receive(incoming)
+    assert stored is not None
+    await stored
+    await harness.runner.wait_until_idle()
+
+
+async def run_due(harness: RunnerHarness) -> None:
+    """Let the agent look at its clock, and do what is due."""
+    harness.runner.initiative.due_times.check()
+    await harness.runner.initiative.wait_until_idle()
+    await harness.runner.wait_until_idle()
+
+
 async def test_what_a_room_asks_for_is_due_in_the_room(database_url: str) -> None:
     room = "garden@rooms.localhost"
     clock = Clock(START)
     agent = ScriptedAgent(People(AGENT, lambda: pytest.fail("nobody is notified")), remind)
     async with RunnerHarness(database_url, agent, clock=clock) as harness:
         harness.rooms.add(room)
-        metadata = {"room": room, "nickname": "ann", "occupant": ALICE}
-        incoming = InboundRequest(
-            ROOM,
-            f"{room}/ann",
-            str(uuid4()),
-            None,
-            {"query": "in 1"},
-            "in 1",
-            "groupchat",
-            metadata,
-            owner=room,
-            address=room,
-            nickname="ann",
-        )
-        stored = harness.runner.intake.receive(incoming)
-        assert stored is not None
-        await stored
-        await harness.runner.wait_until_idle()
+        await receive_in_room(harness, room, ALICE)
         [schedule] = await harness.runner.initiative.scheduler.find_all()
         assert schedule.owner == room
         clock.advance(hours=1)
-        harness.runner.initiative.due_times.check()
-        await harness.runner.initiative.wait_until_idle()
-        await harness.runner.wait_until_idle()
+        await run_due(harness)
         stanza = fromstring(harness.sent[-1])
         assert (stanza.get("to"), stanza.get("type")) == (room, "groupchat")
         assert "tea" in harness.sent[-1]
+
+
+@pytest.mark.parametrize("is_private", [False, True])
+@pytest.mark.parametrize("occupant", [ALICE, None])
+async def test_in_a_room_a_person_is_reminded_while_they_have_access_or_are_not_known(
+    database_url: str, occupant: str | None, is_private: bool
+) -> None:
+    room = "garden@rooms.localhost"
+    clock = Clock(START)
+    agent = ScriptedAgent(People(AGENT, lambda: pytest.fail("nobody is notified")), remind)
+    access = AccessPolicy(AGENT, (), operators=(BOB,))
+    async with RunnerHarness(database_url, agent, clock=clock, access=access) as harness:
+        decide = harness.runner.control.decide_access
+        await decide(ALICE, True)
+        harness.rooms.add(room)
+        await receive_in_room(harness, room, occupant, is_private=is_private)
+        await decide(ALICE, False)
+        harness.sent.clear()
+        clock.advance(hours=1)
+        await run_due(harness)
+        if occupant is not None:
+            assert not any("tea" in stanza for stanza in harness.sent)
+            [schedule] = await harness.runner.initiative.scheduler.find_all()
+            assert (schedule.state, schedule.reason) == (SUSPENDED, "the person has no access; admit them, or cancel it")
+            await decide(ALICE, True)
+            await run_due(harness)
+        assert sum("tea</body>" in stanza for stanza in harness.sent) == 1
+        assert await harness.runner.initiative.scheduler.find_all() == []
+
+
+async def test_what_is_due_in_a_room_that_the_agent_has_left_is_suspended_and_says_so(database_url: str) -> None:
+    room = "garden@rooms.localhost"
+    clock = Clock(START)
+    agent = ScriptedAgent(People(AGENT, lambda: pytest.fail("nobody is notified")), remind)
+    async with RunnerHarness(database_url, agent, clock=clock) as harness:
+        harness.rooms.add(room)
+        await receive_in_room(harness, room, ALICE)
+        harness.rooms.clear()
+        harness.sent.clear()
+        clock.advance(hours=1)
+        await run_due(harness)
+        [schedule] = await harness.runner.initiative.scheduler.find_all()
+        assert "not in the room" in schedule.reason
+        with pytest.raises(ValueError, match="not in the room"):
+            await harness.runner.control.run_schedule(schedule.id)
+        harness.rooms.add(room)
+        assert await harness.runner.control.run_schedule(schedule.id)
+        await run_due(harness)
+        assert sum("tea</body>" in stanza for stanza in harness.sent) == 1
 
 
 async def test_one_that_is_due_while_it_is_cancelled_does_not_run(database_url: str) -> None:
