@@ -48,7 +48,8 @@ class AccessPolicy:
     ) -> None:
         self._allow = frozenset([jid_domain(agent)] if allow is None else allow)
         self._rooms = frozenset(rooms)
-        self._has_roster = roster
+        self.has_roster = roster
+        """True if everyone in the roster is allowed."""
         self.operators = frozenset(operators)
         self.asks_operators = ask and bool(self.operators)
         """True if operators are asked about people who are not allowed."""
@@ -70,13 +71,13 @@ class AccessPolicy:
             or jid_domain(jid) in self._allow
             or person in self.operators
             or person in self.approved
-            or (self._has_roster and person in self.contacts)
+            or (self.has_roster and person in self.contacts)
         )
 
     @property
     def admitted(self) -> frozenset[str]:
         """The JIDs and domains that may talk to the agent at this moment; "*" for everyone."""
-        contacts = self.contacts if self._has_roster else ()
+        contacts = self.contacts if self.has_roster else ()
         return self._allow.union(self.operators, self.approved, contacts)
 
     @property

@@ -242,7 +242,9 @@ class AgentParts:
         zone = policy.notifications.zone
         is_room = channels[DEFAULT_CHANNEL].is_room
         scheduler = Scheduler(repository, intake, access, is_room, every_of(agent), zone, clock)
-        access_requests.decided.subscribe(lambda person, is_admitted: scheduler.resume_of(person) if is_admitted else None)
+        access_requests.decided.subscribe(lambda person, is_admitted: scheduler.resume() if is_admitted else None)
+        if access.has_roster:
+            access_requests.contacts_changed.subscribe(scheduler.resume)
         questions = QuestionDesk(repository, access, policy.approvals, languages, recovery.queue, clock)
         control.questions = services.questions = questions
         control.initiative = services.initiative = Initiative(services, notifier, scheduler, questions)

@@ -99,14 +99,22 @@ class ScheduleRepository:
         """Store rows of schedules in one transaction: updates of those that were not deleted, and deletions."""
         return self._database.submit(rows)
 
-    def resume(self, person: str) -> Commit[int]:
-        """Let the suspended schedules of a person (a bare JID) wait for their due times again. The result is their number.
+    def resume(self, may_run: Callable[[StoredSchedule], bool]) -> Commit[int]:
+        """Let the suspended schedules for which `may_run` returns True wait for their due times again.
 
-        Those that a request of theirs led to go on too.
+        The result is their number. `may_run` is called in the thread of the writer.
         """
-        is_theirs = schedules.c.agent == self._agent, _is_about(person), schedules.c.state == SUSPENDED
-        statement = update(schedules).where(*is_theirs).values(state=WAITING, reason="")
-        return self._database.run(lambda connection: connection.execute(statement).rowcount)
+        suspended = select(schedules).where(schedules.c.agent == self._agent, schedules.c.state == SUSPENDED)
+
+        def work(connection: Connection) -> int:
+            stored = map(StoredSchedule._make, connection.execute(suspended).all())
+            ids = [schedule.id for schedule in stored if may_run(schedule)]
+            for row_id in ids:
+                waiting = update(schedules).where(schedules.c.id == row_id).values(state=WAITING, reason="")
+                connection.execute(waiting)
+            return len(ids)
+
+        return self._database.run(work)
 
     async def find(self, schedule_id: str) -> StoredSchedule | None:
         """Return a schedule, or None."""

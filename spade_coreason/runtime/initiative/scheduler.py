@@ -204,9 +204,13 @@ class Scheduler:
         self._wake_at(now)
         return done
 
-    def resume_of(self, person: str) -> None:
-        """Let the suspended schedules of a person (a bare JID), who has access again, go on; also those made in a room."""
-        self._repository.resume(person).on_stored(lambda _: self._wake_at(self._clock()))
+    def resume(self) -> None:
+        """Let the suspended schedules go on whose people have access again."""
+
+        def may_run(stored: StoredSchedule) -> bool:
+            return stored.reason in (_NO_ACCESS, _NO_ROOM) and not self._find_problem(stored)
+
+        self._repository.resume(may_run).on_stored(lambda number: self._wake_at(self._clock()) if number else None)
 
     def forget(self) -> None:
         """Hand over nothing that was loaded before now, because rows are being deleted."""
@@ -249,6 +253,8 @@ class Scheduler:
     def _run_or_suspend(self, stored: StoredSchedule, now: datetime) -> Commit[bool]:
         try:
             problem = self._find_problem(stored)
+            if problem == _NO_ACCESS and not self._access.is_known:
+                return self._repository.store([stored.moved(stored.due, now + _RETRY).update])
             return self._suspend(stored, problem) if problem else self._run(stored, now)
         except Exception:  # one that cannot be read must not hold up the others
             log.exception("%s: the schedule %s cannot run", self._agent, stored.schedule_id)

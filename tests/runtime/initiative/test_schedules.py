@@ -636,6 +636,29 @@ async def test_in_a_room_a_person_is_reminded_while_they_have_access_or_are_not_
         assert await harness.runner.initiative.scheduler.find_all() == []
 
 
+async def test_what_is_due_for_a_contact_waits_for_the_roster_and_goes_on_when_the_contact_is_back(database_url: str) -> None:
+    clock = Clock(START)
+    agent = ScriptedAgent(People(AGENT, lambda: pytest.fail("nobody is notified")), remind)
+    access = AccessPolicy(AGENT, (), roster=True)
+    async with RunnerHarness(database_url, agent, clock=clock, access=access) as harness:
+        scheduler, contacts = harness.runner.initiative.scheduler, harness.runner.control._access_requests
+        for query in ("in 1", "in 2"):
+            await harness.receive_and_wait(query)
+        clock.advance(hours=1)
+        await run_due(harness)
+        assert [schedule.state for schedule in await scheduler.find_all()] == ["waiting"] * 2  # there is no roster yet
+        contacts.set_contacts({ALICE}, set(), is_whole_roster=True)
+        clock.advance(minutes=1)
+        await run_due(harness)
+        assert sum("<body>tea" in stanza for stanza in harness.sent) == 1
+        contacts.set_contacts(set(), {ALICE}, is_whole_roster=False)
+        clock.advance(hours=1)
+        await run_due(harness)
+        assert [schedule.state for schedule in await scheduler.find_all()] == [SUSPENDED]
+        contacts.set_contacts({ALICE}, set(), is_whole_roster=False)
+        await eventually(lambda: sum("<body>tea" in stanza for stanza in harness.sent) == 2)
+
+
 async def test_what_is_due_in_a_room_that_the_agent_has_left_is_suspended_and_says_so(database_url: str) -> None:
     room = "garden@rooms.localhost"
     clock = Clock(START)
