@@ -33,7 +33,7 @@ async def test_a_large_refund_is_paid_once_after_the_finance_team_has_approved_i
         assert await t.say("It is broken") == ["This needs the approval of finance. I go on when it is decided."]
         assert payments(ledger) == []
         await t.restart()
-        await t.approve(by=FELIX)
+        await t.approve()
         assert (await t.message()).text == "480 euros are on their way to you. Your receipt is R-1002-1."
         assert payments(ledger) == [{"order": "1002", "amount": 480, "reason": "It is broken"}]
 
@@ -42,7 +42,7 @@ async def test_a_refund_that_is_denied_is_not_paid(ledger: Path) -> None:
     async with AgentTester(RefundDesk, options={"ledger": str(ledger)}, policy=POLICY, user=CLARA) as t:
         await t.say("1003")
         await t.say("3")
-        await t.deny("Too late for this one.", by=FELIX)
+        await t.deny(reason="Too late for this one.")
         assert (await t.message()).text == f"I am sorry, {FELIX} has declined this. Too late for this one."
         assert payments(ledger) == []
 
