@@ -44,7 +44,7 @@ class Answered:
     decided_by: str = ""
     problem: str = ""
     is_own: bool = False
-    """True if the answer came from the person who waits for it."""
+    """True if the person was asked in the reply to their own request, which goes on there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +237,7 @@ def _describe(settled: Settled | None, person: str) -> Answered:
         return Answered("unknown")
     if not settled.is_first:
         return Answered(_OUTCOMES[settled.question.state], settled.question.decided_by)
-    return Answered("taken", person, is_own=settled.question.requester == person)
+    return Answered("taken", person, is_own=bool(settled.question.reference))
 
 
 async def _summary(host: OperationHost, stored: StoredQuestion) -> ListedApproval:

@@ -247,6 +247,7 @@ class AgentParts:
             access_requests.contacts_changed.subscribe(scheduler.resume)
         questions = QuestionDesk(repository, access, policy.approvals, languages, recovery.queue, clock)
         control.questions = services.questions = questions
+        intake.end_parked = questions.end_of_messages
         control.initiative = services.initiative = Initiative(services, notifier, scheduler, questions)
 
         # Opening and closing

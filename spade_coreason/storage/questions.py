@@ -139,8 +139,8 @@ class QuestionRepository:
     ) -> Commit[bool]:
         """Move a request out of the inbox, and store its questions, in one transaction.
 
-        `notices` are rows of notifications, by which people are asked. `begun` are the steps that may not be stored yet, those of
-        the questions among them. `reply` is what the sender gets, as the outbox has it. The result is False if the request was
+        `notices` are rows of notifications, by which people are asked. `begun` are the steps that may not be stored yet, with
+        those of the questions. `reply` is what the sender gets, as the outbox has it. The result is False if the request was
         erased before.
         """
         database = self._database
@@ -227,23 +227,38 @@ class QuestionRepository:
         if self._agent in database.open_inbox_rows:  # else the agent finds it when it opens
             database.open_inbox_rows[self._agent].add(pending.inbox_row)
 
-    async def end_requests(
-        self, now: datetime, owner: str, *, threads: Sequence[str | None] | None = None, message_ids: Sequence[str] = ()
-    ) -> list[EndedQuestion]:
-        """Delete parked requests of an owner (a bare JID), and end their questions: of these threads, or of these messages."""
+    def end_in_threads(self, now: datetime, owner: str, threads: Sequence[str | None]) -> Commit[list[EndedQuestion]]:
+        """Delete the parked requests of an owner (a bare JID) in these threads, and end their questions."""
 
         def work(connection: Connection) -> list[EndedQuestion]:
-            is_own = parked_requests.c.agent == self._agent, parked_requests.c.owner == owner
-            found = connection.execute(
-                select(parked_requests.c.id, parked_requests.c.thread, parked_requests.c.message_ids).where(*is_own)
-            ).all()
-            if threads is not None:
-                rows = [row.id for row in found if row.thread in threads]
-            else:
-                rows = [row.id for row in found if not set(message_ids).isdisjoint(json.loads(row.message_ids))]
+            found = connection.execute(select(parked_requests.c.id, parked_requests.c.thread).where(*self._is_of(owner)))
+            return end_parked(connection, [row.id for row in found if row.thread in threads], now)
+
+        return self._database.run(work)
+
+    def end_of_messages(
+        self, now: datetime, owner: str, message_ids: Sequence[str], author: str | None
+    ) -> Commit[list[EndedQuestion]]:
+        """Delete the parked requests of an owner (a bare JID) with one of these ids, and end their questions.
+
+        `author` is that of the request (`InboundRequest.author`); None for any.
+        """
+        ids = set(message_ids)
+
+        def work(connection: Connection) -> list[EndedQuestion]:
+            columns = parked_requests.c.id, parked_requests.c.message_ids, parked_requests.c.request
+            rows = [
+                row.id
+                for row in connection.execute(select(*columns).where(*self._is_of(owner))).all()
+                if not ids.isdisjoint(json.loads(row.message_ids))
+                and author in (None, json.loads(row.request).get("author", ""))
+            ]
             return end_parked(connection, rows, now)
 
-        return await self._database.erase(work)
+        return self._database.run(work)
+
+    def _is_of(self, owner: str) -> tuple[ColumnElement[bool], ...]:
+        return parked_requests.c.agent == self._agent, parked_requests.c.owner == owner
 
     def remind_at_expiry(self, question: int, notices: Sequence[tuple[Any, ...]]) -> Commit[bool]:
         """Store that the people were reminded of a question, with the notifications that do so. It is next due when it ends."""

@@ -11,7 +11,9 @@ from spade_coreason.storage import ParkedRequest, StoredQuestion
 from tests.support.hosting import Assist, FunctionAgent
 from tests.support.initiative import BOB, TESTER
 
-__all__ = ["BOB", "TESTER", "ChangingAgent"]
+__all__ = ["BOB", "BOSS", "TESTER", "ChangingAgent"]
+
+BOSS = "boss@localhost"
 
 
 class ChangingAgent(FunctionAgent):

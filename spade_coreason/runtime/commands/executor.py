@@ -152,8 +152,7 @@ class CommandExecutor:
             problem = translate("{command} works only in a message to my own address.", command=parsed.command.text)
             result = CommandResult(problem, is_error=True)
         elif parsed.command.name == "cancel":
-            count = await self._services.questions.end_requests(mailbox.sender, threads=[mailbox.key[1]])
-            has_stopped = mailbox.has_cancelled_turn or count > 0
+            has_stopped = await self._services.questions.end_in_thread(*mailbox.key) or mailbox.has_cancelled_turn
             result = CommandResult(translate("Stopped.") if has_stopped else translate("There is nothing to stop."))
             mailbox.has_cancelled_turn = False
         else:
@@ -243,7 +242,7 @@ class CommandExecutor:
             was_active = active.record.status.is_active
             active.record = active.record.with_status(conversation.allow_new_episode(active.record.status))
             active.echo_count = 0
-            await self._services.questions.end_requests(mailbox.sender, threads=[mailbox.key[1]])
+            await self._services.questions.end_in_thread(*mailbox.key)
             if was_active:
                 await self._services.expiry.on_ended(active.record.conversation_id, active.record.status.state)
         elif result.kind == "forget everywhere":

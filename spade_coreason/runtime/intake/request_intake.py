@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import partial
+from typing import Any
 from uuid import UUID, uuid4
 
 from ...concurrency import RateLimiter
@@ -59,6 +60,8 @@ class RequestIntake:
         self._clock = clock
         self.flood_limit = FloodLimit()
         """The senders whose further requests are to be dropped before they come here."""
+        self.end_parked: Callable[[str, Sequence[str], str | None], Commit[Any] | None] = lambda *_: None
+        """The function that ends a request of a sender which waits for an answer, by its message ids and its author."""
         self._duplicate_limiter = RateLimiter(_MAX_DUPLICATES_PER_MINUTE)
         self._pause_limiter = RateLimiter()
 
@@ -173,12 +176,13 @@ class RequestIntake:
         await self._mailboxes.wait_for_capacity(incoming.owner, incoming.thread, is_large=is_large)
 
     def cancel_request(self, sender: str, message_id: str, author: str | None = "") -> Commit[bool] | None:
-        """Cancel an unanswered request of `sender` (a bare JID). Return its commit, or None if there was no such request.
+        """Cancel an unanswered request of `sender` (a bare JID), also one that waits for a person's answer.
 
-        `author` is that of a `Retraction`.
+        Return its commit, or None if there was no such request. `author` is that of a `Retraction`.
         """
-        if self._mailboxes.withdraw(sender, (message_id,) if message_id else (), author) is None:
-            return None
+        message_ids = (message_id,) if message_id else ()
+        if self._mailboxes.withdraw(sender, message_ids, author) is None:
+            return self.end_parked(sender, message_ids, author)
         return self._inbox.flush()
 
     async def repeat_reply(self, incoming: InboundRequest) -> bool:

@@ -140,11 +140,14 @@ class QuestionDesk:
         self._asking.update(people)
         commit = self._repository.park(self._make_parked(turn, started_at, now), waiting, notices, begun, reply)
         commit.on_stored(lambda is_parked: self._on_parked(people, waiting, is_parked=is_parked))
-        commit.on_failed(lambda _: self._asking.subtract(people))
+        commit.on_failed(lambda _: self._count_asked(people))
         return commit
 
+    def _count_asked(self, people: Counter[str]) -> None:
+        self._asking -= people  # leaves no zeros
+
     def _on_parked(self, people: Counter[str], waiting: Sequence[NewQuestion], *, is_parked: bool) -> None:
-        self._asking.subtract(people)
+        self._count_asked(people)
         if is_parked:
             self.has_open = True
             self._parked_count += 1
@@ -275,20 +278,30 @@ class QuestionDesk:
 
     # The end of parked requests
 
-    async def end_requests(
-        self, owner: str, *, threads: Sequence[str | None] | None = None, message_ids: Sequence[str] = ()
-    ) -> int:
-        """End the parked requests of an owner (a bare JID), of these threads or messages, and tell who was asked.
+    async def end_in_thread(self, owner: str, thread: str | None) -> bool:
+        """End the parked requests of an owner (a bare JID) in a thread, and tell who was asked. False without any."""
+        if not self._may_have_parked:
+            return False
+        commit = self._repository.end_in_threads(self._clock(), owner, [thread])
+        commit.on_stored(lambda ended: self._tell_of_end(ended, owner))
+        return bool(await commit)
 
-        Return their number. StoreError.
+    def end_of_messages(self, owner: str, message_ids: Sequence[str], author: str | None) -> Commit[Any] | None:
+        """End the parked requests of an owner (a bare JID) with one of these message ids, and tell who was asked.
+
+        `author` is that of a `Retraction`. None if no request waits for an answer.
         """
-        if not self.has_open:
-            return 0
-        ended = await self._repository.end_requests(self._clock(), owner, threads=threads, message_ids=message_ids)
-        await self._tell_of_end(ended, owner)
-        return len({each.question.request for each in ended})
+        if not self._may_have_parked or not message_ids:
+            return None
+        commit = self._repository.end_of_messages(self._clock(), owner, message_ids, author)
+        commit.on_stored(lambda ended: self._tell_of_end(ended, owner))
+        return commit
 
-    async def _tell_of_end(self, ended: Sequence[EndedQuestion], owner: str) -> None:
+    @property
+    def _may_have_parked(self) -> bool:
+        return self.has_open or bool(self._asking)
+
+    def _tell_of_end(self, ended: Sequence[EndedQuestion], owner: str) -> None:
         notices: list[StoredNotification] = []
         for question, people in ended:
             for person in people:
@@ -301,8 +314,7 @@ class QuestionDesk:
                 root = question.requester if question.requester != person else ""
                 notices.append(self._notifications.make(notice_id, person, question.thread, root, content, self._clock()))
         if notices:
-            await self._notifications.add(notices)
-            self._wake_at(self._clock())
+            self._notifications.add(notices).on_stored(lambda _: self._wake_at(self._clock()))
 
     # The clock
 

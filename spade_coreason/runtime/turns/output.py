@@ -198,7 +198,7 @@ class TurnOutput:
         self._own_encoder, self.encoder = self.encoder, RepeatedParts(self.encoder)
 
     def resume(self) -> None:
-        """Send what follows, after `repeat`. No block has the id of an earlier one, also if this run had other blocks so far."""
+        """Send what follows, after `repeat`. Its blocks have new ids, also if this run had fewer than the earlier ones."""
         if self._own_encoder is not None:
             self.encoder, self._own_encoder = self._own_encoder, None
             self._last_number = max(self._last_number, self._sent_through)

@@ -162,7 +162,8 @@ class StepJournal:
         """
         if number > earlier.steps.get(name, 0):
             self.fail(UnknownStepError(name, number))
-        assert self._numbers is not None and self._questions is not None
+        assert self._numbers is not None
+        assert self._questions is not None
         self._questions.discard((name, number))
         if self._questions:
             return
@@ -192,7 +193,7 @@ class StepJournal:
         return list((self._unfinished or {}).values())
 
     def make_missing(self) -> MissingStepError:
-        """Return the reason why this run may not end while it `repeats`: it has not come to the question of the earlier ones."""
+        """Return the reason why this run may not end yet: it has not come to the question that the earlier ones asked."""
         assert self._questions
         return MissingStepError(*min(self._questions), "the end")
 

@@ -130,7 +130,8 @@ class Turn:
         services, mailbox, output, steps = self.services, self.mailbox, self.output, self.steps
         if self.queued.is_redelivered:
             await steps.load()
-        token = CURRENT_REQUEST.set(self.request)
+        request = self.request if self.queued.incoming.earlier_runs is None else _without_deadline(self.request)
+        token = CURRENT_REQUEST.set(request)
         CURRENT_JOURNAL.set(steps)
         task = mailbox.worker
         deadline, syncs = None, DeferredSyncs()
@@ -416,6 +417,12 @@ def _make_request(
             "metadata": metadata,
         },
     )
+
+
+def _without_deadline(request: AgentRequest) -> AgentRequest:
+    """Return a request whose sender no longer waits for the reply, since it was told that a person is asked."""
+    metadata = {name: value for name, value in request.metadata.items() if name != DEADLINE}
+    return request.model_copy(update={"metadata": metadata})
 
 
 _JSON: TypeAdapter[Any] = TypeAdapter(JsonValue)

@@ -75,10 +75,15 @@ class TurnDesk(Protocol):
         """Return the question that a message answers without naming it, and the answer; None if it is a request."""
         ...
 
-    async def end_requests(
-        self, owner: str, *, threads: Sequence[str | None] | None = None, message_ids: Sequence[str] = ()
-    ) -> int:
-        """End the parked requests of an owner (a bare JID), of these threads or messages. Return their number. StoreError."""
+    async def end_in_thread(self, owner: str, thread: str | None) -> bool:
+        """End the parked requests of an owner (a bare JID) in a thread. False without any. StoreError."""
+        ...
+
+    def end_of_messages(self, owner: str, message_ids: Sequence[str], author: str | None) -> Commit[Any] | None:
+        """End the parked requests of an owner (a bare JID) with one of these message ids, by their author (None for any).
+
+        None if no request waits for an answer.
+        """
         ...
 
 

@@ -219,8 +219,10 @@ class RequestHandler:
             if (answer := await services.questions.find_answer(incoming)) is not None:
                 await self._executor.reply_to_command(mailbox, active, queued, answer_command(*answer))
                 return
-            if incoming.replaces:  # the request that it corrects may wait for an answer
-                await services.questions.end_requests(incoming.owner, message_ids=incoming.replaces)
+            # The request that it corrects may wait for an answer.
+            ended = services.questions.end_of_messages(incoming.owner, incoming.replaces, incoming.author)
+            if ended is not None:
+                await ended
 
         # Decide
         if was_parked:

@@ -1,0 +1,330 @@
+"""A request that waits for an answer holds nothing: other turns run, and what limits turns does not touch it."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from datetime import timedelta
+from uuid import UUID, uuid4
+
+import pytest
+
+from spade_coreason import AgentDefinition, AgentRequest, AgentTester, Peers, Response, Session
+from spade_coreason.domain.quotas import Quota, Quotas
+from spade_coreason.exceptions import PeerParkedError
+from spade_coreason.testing import Policy, Rules
+from tests.support.hosting import Echo
+from tests.support.initiative import START
+from tests.support.questions import BOB, BOSS, ChangingAgent, asked, code_of, nothing_is_left, parked
+
+OPERATED = Policy(operators=frozenset({BOSS}))
+ID = UUID("6f9619ff-8b86-4011-b42d-00c04fc964ff")
+ENDED = "was taken back. You need not answer it."
+
+
+async def ask_or_echo(request: AgentRequest, session: Session, response: Response) -> None:
+    """Ask the person behind the request for `ask`, bob for `ask bob`, and repeat all else."""
+    query = request.payload["query"]
+    if query.startswith("ask"):
+        answer = await response.ask_person("Which?", choices=["red", "blue"], to=BOB if query == "ask bob" else None)
+        await response.markdown(f"{answer.person} took {answer.text}")
+    else:
+        await response.markdown(query)
+
+
+async def texts(t: AgentTester, user: str | None = None) -> list[str]:
+    await t.settled()
+    return t.unread(user)
+
+
+async def test_other_turns_of_the_conversation_run_meanwhile() -> None:
+    async with AgentTester(ChangingAgent(ask_or_echo), policy=Policy(concurrency=1)) as t:
+        await t.say("ask")
+        for number in range(3):
+            assert await t.say(f"number {number}") == [f"number {number}"]
+        assert await t.say("red") == ["tester@localhost took red"]
+        record = (await t.conversations())[0]
+        assert record.interaction_count == 4
+        assert await nothing_is_left(t)
+
+
+async def test_two_requests_of_one_conversation_wait_at_once() -> None:
+    async with AgentTester(ChangingAgent(ask_or_echo)) as t:
+        first, second = code_of(await t.say("ask")), code_of(await t.say("ask"))
+        assert first != second
+        assert await t.say("red") == ["red"]  # it is not clear which one this answers
+        assert await t.say(f"/answer {second} blue") == ["tester@localhost took blue"]
+        assert await t.say("1") == ["tester@localhost took red"]
+        assert await nothing_is_left(t)
+
+
+@pytest.mark.parametrize("idle", [timedelta(hours=2), timedelta(days=6)])
+async def test_the_conversation_may_end_meanwhile(idle: timedelta) -> None:
+    ended: list[str] = []
+
+    def on_end(conversation_id: str, state: str) -> None:
+        ended.append(state)
+
+    rules = Rules(timeout=timedelta(hours=1), max_interactions=2, cooldown=timedelta(hours=1))
+    async with AgentTester(
+        ChangingAgent(ask_or_echo), policy=Policy(rules=rules), clock=lambda: START, on_conversation_end=(on_end,)
+    ) as t:
+        await t.say("ask")
+        await t.advance(idle)
+        await t.runners[t.jid].expire_idle()
+        assert len(await parked(t)) == 1
+        t.unread()
+        assert await t.say("red") == ["tester@localhost took red"]
+        assert ended == ["timeout"]
+        assert await nothing_is_left(t)
+        assert await t.say("and now?") == ["and now?"]
+
+
+async def test_a_conversation_that_is_full_or_cools_down_takes_the_answer() -> None:
+    rules = Rules(max_interactions=2, cooldown=timedelta(hours=1))
+    async with AgentTester(ChangingAgent(ask_or_echo), policy=Policy(rules=rules), clock=lambda: START) as t:
+        await t.say("ask")
+        await t.say("two")
+        [refusal] = await t.say("three")
+        assert refusal != "three"
+        assert await t.say("red") == ["tester@localhost took red"]
+        assert await nothing_is_left(t)
+
+
+async def test_the_quota_of_messages_does_not_count_the_second_run() -> None:
+    quotas = Quotas(user=Quota(messages_per_day=2))
+    async with AgentTester(ChangingAgent(ask_or_echo), policy=Policy(quotas=quotas), clock=lambda: START) as t:
+        await t.say("ask bob")
+        assert await t.say("two") == ["two"]
+        [refusal] = await t.say("three")
+        assert refusal != "three"
+        await texts(t, BOB)
+        await t.say("red", user=BOB)
+        assert await texts(t) == ["bob@localhost took red"]
+        assert await nothing_is_left(t)
+
+
+class Calling:
+    """An agent that asks the agent under test, and reports what comes of it."""
+
+    manifest = AgentDefinition.simple("calling")
+
+    def __init__(self, peers: Peers) -> None:
+        self._peers = peers
+
+    async def assist(self, request: AgentRequest, session: Session, response: Response) -> None:
+        question = AgentRequest(session_id=ID, request_id=ID, payload={"query": "go"})
+        try:
+            await response.markdown((await self._peers.ask("agent@localhost", question, timeout=60)).text)
+        except PeerParkedError as error:
+            await response.markdown(f"parked: {error.request_id == str(ID)}")
+
+
+class AskingPeer:
+    """An agent that asks a person, and then a peer."""
+
+    manifest = AgentDefinition.simple("asking")
+
+    def __init__(self, peers: Peers) -> None:
+        self._peers = peers
+        self.deadlines: list[float] = []
+
+    async def assist(self, request: AgentRequest, session: Session, response: Response) -> None:
+        self.deadlines.append(request.metadata["deadline"])
+        await response.ask_person("Which?", choices=["red"])
+        answer = await self._peers.ask("echo@localhost", "hello")
+        await response.markdown(answer.text)
+
+
+async def test_a_deadline_that_is_over_does_not_stop_the_second_run() -> None:
+    async with AgentTester(AskingPeer, peers={"echo": Echo, "calling": Calling}) as t:
+        assert await t.say("go", to="calling@localhost") == ["parked: True"]
+        [waiting] = await parked(t)
+        await set_deadline_to_the_past(t, waiting.id, waiting.request)
+        [question] = await texts(t)
+        assert await t.say(f"/answer {code_of([question])} red") == ["Thank you. I go on with it."]
+        await t.settled()
+        [text] = await t.say("go", to="calling@localhost")
+        assert text.endswith("\n\nhello")
+        assert isinstance(t.agent, AskingPeer)
+        assert t.agent.deadlines[1] == 1.0
+        assert await nothing_is_left(t)
+
+
+async def set_deadline_to_the_past(t: AgentTester, row: int, request: str) -> None:
+    """Store the request with a deadline that is over, as if days had passed."""
+    text = re.sub(r'"deadline":[\d.]+', '"deadline":1.0', request)
+    assert text != request
+    database = t.runners[t.jid].repository.database
+    await database.write(
+        lambda connection: connection.exec_driver_sql("UPDATE parked_requests SET request = ? WHERE id = ?", (text, row))
+    )
+
+
+async def test_a_paused_agent_takes_the_answer_and_goes_on_later() -> None:
+    async with AgentTester(ChangingAgent(ask_or_echo), policy=OPERATED) as t:
+        code = code_of(await t.say("ask"))
+        await t.say("/pause", user=BOSS)
+        await t.say(f"/answer {code} red")
+        assert await asked(t) == []
+        assert not any("took" in text for text in t.unread())
+        await t.say("/resume", user=BOSS)
+        assert await texts(t) == ["tester@localhost took red"]
+        assert await nothing_is_left(t)
+
+
+async def test_an_answer_that_waits_at_a_stop_counts_after_the_start() -> None:
+    async with AgentTester(ChangingAgent(ask_or_echo), policy=OPERATED) as t:
+        code = code_of(await t.say("ask"))
+        await t.say("/pause", user=BOSS)
+        await t.say(f"/answer {code} red")
+        await t.restart(grace_s=0)
+        await t.say("/resume", user=BOSS)
+        assert await texts(t) == ["tester@localhost took red"]
+        assert await nothing_is_left(t)
+
+
+async def test_a_stop_does_not_wait_for_an_answer() -> None:
+    async with AgentTester(ChangingAgent(ask_or_echo)) as t:
+        await t.say("ask")
+        assert t.runners[t.jid].turns_in_flight == 0
+        async with asyncio.timeout(10):
+            await t.restart(grace_s=3600)
+        assert await t.say("red") == ["tester@localhost took red"]
+
+
+# Access
+
+
+async def test_a_requester_who_lost_access_gets_no_answer() -> None:
+    carol = "carol@elsewhere.example"
+    async with AgentTester(ChangingAgent(ask_or_echo), policy=OPERATED) as t:
+        await t.say(f"/admit {carol}", user=BOSS)
+        await t.say("ask bob", user=carol)
+        await texts(t, BOB)
+        await t.say(f"/reject {carol}", user=BOSS)
+        t.unread(carol)
+        await t.say("red", user=BOB)
+        assert not any("took" in text for text in await texts(t, carol))
+        assert await nothing_is_left(t, carol)
+
+
+async def test_a_person_who_was_asked_and_lost_access_cannot_answer() -> None:
+    carol = "carol@elsewhere.example"
+
+    async def assist(request: AgentRequest, session: Session, response: Response) -> None:
+        answer = await response.ask_person("Which?", choices=["red", "blue"], to=carol)
+        await response.markdown(f"{answer.person} took {answer.text}")
+
+    async with AgentTester(ChangingAgent(assist), policy=OPERATED) as t:
+        await t.say(f"/admit {carol}", user=BOSS)
+        await t.say("ask")
+        code = code_of(await texts(t, carol))
+        await t.say(f"/reject {carol}", user=BOSS)
+        await t.say(f"/answer {code} red", user=carol)
+        await t.say("red", user=carol)
+        assert await texts(t) == []
+        assert len(await parked(t)) == 1
+        await t.say(f"/admit {carol}", user=BOSS)
+        await t.say(f"/answer {code} red", user=carol)
+        assert await texts(t) == [f"{carol} took red"]
+
+
+# The end of a request that waits
+
+
+@pytest.mark.parametrize("how", ["/cancel", "/new", "a correction", "a retraction", "two corrections"])
+@pytest.mark.parametrize("restarts", [False, True])
+async def test_a_request_that_was_taken_back_ends_and_who_was_asked_hears_so(how: str, restarts: bool) -> None:
+    async with AgentTester(ChangingAgent(ask_or_echo)) as t:
+        message_id = t.send("ask bob")
+        assert await texts(t) == ["I have asked bob@localhost, and go on when they have answered."]
+        code = code_of(await texts(t, BOB))
+        if restarts:
+            await t.restart()
+        if how == "a correction":
+            t.send("never mind", corrects=message_id)
+        elif how == "two corrections":
+            t.send("ask bob", corrects=message_id)
+            await t.settled()
+            assert len(await parked(t)) == 1
+            t.send("never mind", corrects=message_id)
+        elif how == "a retraction":
+            t.retract(message_id)
+        else:
+            await t.say(how)
+        assert (await t.message(BOB)).text == f"The question {code} {ENDED}"
+        await texts(t, BOB)
+        assert await nothing_is_left(t)
+        assert await asked(t, BOB) == []
+        assert (await t.say(f"/answer {code} red", user=BOB)) == ["This was taken back. Your answer changes nothing."]
+        t.unread()
+        await t.settled()
+        assert not any("took" in text for text in t.unread())
+        assert await t.say("next") == ["next"]
+
+
+async def test_cancel_says_that_it_has_stopped_something() -> None:
+    async with AgentTester(ChangingAgent(ask_or_echo)) as t:
+        assert await t.say("/cancel") == ["There is nothing to stop."]
+        await t.say("ask")
+        assert await t.say("/cancel") == ["Stopped."]
+        assert await t.say("/cancel") == ["There is nothing to stop."]
+
+
+async def test_only_requests_of_that_person_message_and_thread_end() -> None:
+    async with AgentTester(ChangingAgent(ask_or_echo)) as t:
+        await t.say("ask bob", thread="one")
+        await t.say("ask bob", thread="two")
+        message_id = t.send("ask bob", user=BOSS)
+        await t.settled()
+        t.retract(message_id)  # of another person
+        t.retract("unknown")
+        await t.say("/cancel", thread="three")
+        await t.settled()
+        assert len(await parked(t)) == 2
+        await t.say("/cancel", thread="two")
+        assert [waiting.thread for waiting in await parked(t)] == ["one"]
+        assert len(await parked(t, BOSS)) == 1
+        t.retract(message_id, user=BOSS)
+        await t.settled()
+        assert await parked(t, BOSS) == []
+
+
+async def test_a_request_that_is_taken_back_while_it_is_parked_ends() -> None:
+    async def assist(request: AgentRequest, session: Session, response: Response) -> None:
+        try:
+            await response.ask_person("Which?", choices=["red", "blue"], to=BOB)
+        finally:  # the turn has ended when this arrives, and its request is about to be moved
+            asyncio.get_running_loop().call_soon(t.retract, "the message")
+
+    async with AgentTester(ChangingAgent(assist)) as t:
+        t.send("ask bob", id="the message")
+        await t.settled()
+        assert await nothing_is_left(t)
+        assert await asked(t, BOB) == []
+
+
+async def test_the_answer_comes_before_the_retraction() -> None:
+    async with AgentTester(ChangingAgent(ask_or_echo)) as t:
+        message_id = t.send("ask bob")
+        await t.settled()
+        code = code_of(await texts(t, BOB))
+        t.unread()
+        t.send(f"/answer {code} red", user=BOB)
+        await t.settled()
+        t.retract(message_id)
+        await t.settled()
+        assert await texts(t) == ["bob@localhost took red"]
+        assert not any(ENDED in text for text in await texts(t, BOB))
+
+
+async def test_a_program_takes_its_request_back() -> None:
+    request = AgentRequest(session_id=uuid4(), payload={"query": "ask bob"})
+    async with AgentTester(ChangingAgent(ask_or_echo)) as t:
+        with pytest.raises(PeerParkedError):
+            await t.ask(request)
+        await texts(t, BOB)
+        t.retract(str(request.request_id))
+        assert str((await t.message(BOB)).text).endswith(ENDED)
+        assert await nothing_is_left(t)
