@@ -175,6 +175,18 @@ class SessionApprovals(Protocol):
     ) -> Any: ...
 
 
+class SessionTools(Protocol):
+    """Parts of a turn that few turns use."""
+
+    def open_schedules(self) -> SessionSchedules:
+        """Return the schedules of the turn."""
+        ...
+
+    def open_questions(self) -> SessionApprovals:
+        """Return the questions of the turn to people, approvals among them."""
+        ...
+
+
 class TurnSession:
     """The `Session` of one turn. `contracts.authoring` documents the methods for agents.
 
@@ -192,13 +204,10 @@ class TurnSession:
         "_steps",
         "_windows",
         "later_turns",
-        "open_approvals",
-        "open_schedules",
+        "tools",
     )
-    open_schedules: Callable[[], SessionSchedules]
-    """Return the schedules of the turn."""
-    open_approvals: Callable[[], SessionApprovals]
-    """Return the approvals of the turn."""
+    tools: SessionTools
+    """The parts that few turns use."""
 
     def __init__(
         self,
@@ -304,23 +313,23 @@ class TurnSession:
 
     async def run_approved(self, name: str, function: Callable[..., Any], *args: Any, approvers: str | None = None) -> Any:
         """Run a durable step once a person has approved it."""
-        return await self.open_approvals().run_approved(name, function, args, approvers)
+        return await self.tools.open_questions().run_approved(name, function, args, approvers)
 
     async def remind(self, when: datetime | timedelta | str, payload: Payload, *, missed: Missed = "once") -> str:
         """Let a request come in this conversation at a time, and return the id of the schedule."""
-        return await self.open_schedules().remind(when, payload, missed)
+        return await self.tools.open_schedules().remind(when, payload, missed)
 
     async def later(self, payload: Payload) -> str:
         """Let work that takes long run beside this conversation, and return the id of the schedule."""
-        return await self.open_schedules().later(payload)
+        return await self.tools.open_schedules().later(payload)
 
     async def cancel_schedule(self, schedule_id: str) -> bool:
         """Cancel a schedule of the owner of this conversation. Return False if there is none."""
-        return await self.open_schedules().cancel(schedule_id)
+        return await self.tools.open_schedules().cancel(schedule_id)
 
     async def schedules(self) -> list[Schedule]:
         """Return the schedules of the owner of this conversation, the next due ones first."""
-        return await self.open_schedules().find_all()
+        return await self.tools.open_schedules().find_all()
 
     def variables(self) -> dict[str, dict[str, str]]:
         """Return the JSON texts of all variables by scope, for an agent in another process."""

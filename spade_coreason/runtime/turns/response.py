@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, cast, get_args
 
@@ -38,15 +38,23 @@ class ResponseQuestions(Protocol):
     ) -> PersonAnswer: ...
 
 
+class ResponseTools(Protocol):
+    """Parts of a turn that few turns use."""
+
+    def open_questions(self) -> ResponseQuestions:
+        """Return the questions of the turn to people."""
+        ...
+
+
 class TurnResponse:
     """The `Response` of one turn. Each call after the turn raises `RuntimeError`.
 
     The audit trail tells of the person behind `incoming`, which `request` is made of.
     """
 
-    __slots__ = ("_incoming", "_output", "_repository", "_request", "open_questions")
-    open_questions: Callable[[], ResponseQuestions]
-    """Return the questions of the turn to people."""
+    __slots__ = ("_incoming", "_output", "_repository", "_request", "tools")
+    tools: ResponseTools
+    """The parts that few turns use."""
 
     def __init__(
         self, output: TurnOutput, request: AgentRequest, incoming: InboundRequest, repository: AgentRepository
@@ -94,7 +102,7 @@ class TurnResponse:
         timeout: timedelta = timedelta(days=7),
     ) -> PersonAnswer:
         """Ask a person, and return their answer. Until then this run of `assist` ends."""
-        return await self.open_questions().ask_person(question, choices, schema, to, timeout)
+        return await self.tools.open_questions().ask_person(question, choices, schema, to, timeout)
 
     async def data(self, data: dict[str, Any], title: str | None = None, view_hint: str = "JSON") -> None:
         """Emit a data block. A value that is no JSON is a `ValueError` or `TypeError`, and nothing is sent."""

@@ -17,7 +17,18 @@ from pydantic_core import to_json
 
 from ...concurrency import CURRENT_HOLDER, Deadline
 from ...contracts import AgentRequest, ErrorCode, UserErrorBlock
-from ...domain.messages import CHAIN, DEADLINE, NO_CONTEXT, ROOT_METADATA, ROOT_SENDER, Completed, Failed, Parked, TurnEvent
+from ...domain.messages import (
+    CHAIN,
+    DEADLINE,
+    NO_CONTEXT,
+    ROOT_METADATA,
+    ROOT_SENDER,
+    Completed,
+    Failed,
+    InboundRequest,
+    Parked,
+    TurnEvent,
+)
 from ...domain.texts.text import replace_lone_surrogates
 from ...domain.texts.translation import N_, translate
 from ...exceptions import StoreError, describe_for_log
@@ -27,6 +38,7 @@ from ...memory import (
     ActivePerson,
     DeferredSyncs,
     SessionChanges,
+    SessionSchedules,
     TurnSession,
     sum_usage,
 )
@@ -43,6 +55,39 @@ from .turn_services import TurnServices
 log = logging.getLogger(__name__)
 
 M = TypeVar("M", bound=BaseModel)
+
+
+class _TurnTools:
+    """Parts of a turn that few turns use (`SessionTools`, `ResponseTools`).
+
+    It does not know the turn: that would make a circle, which only the garbage collector frees.
+    """
+
+    __slots__ = ("_incoming", "_output", "_person", "_services", "_steps", "_task")
+
+    def __init__(
+        self,
+        services: TurnServices,
+        incoming: InboundRequest,
+        steps: StepJournal,
+        output: TurnOutput,
+        person: ActivePerson,
+        task: asyncio.Task[Any] | None,
+    ) -> None:
+        self._services = services
+        self._incoming = incoming
+        self._steps = steps
+        self._output = output
+        self._person = person
+        self._task = task
+
+    def open_schedules(self) -> SessionSchedules:
+        """Return the schedules of the turn."""
+        return self._services.initiative.open_schedules(self._incoming, self._steps, self._person)
+
+    def open_questions(self) -> Any:
+        """Return the questions of the turn to people."""
+        return self._services.questions.open(self._incoming, self._steps, self._output, self._task)
 
 
 @dataclass(slots=True, eq=False)
@@ -93,12 +138,10 @@ class Turn:
             services.history_windows,
             person,
         )
-        # A method of the turn would make a circle, which only the garbage collector frees.
-        self.session.open_schedules = partial(services.initiative.open_schedules, queued.incoming, self.steps, active.person)
         self.response = TurnResponse(self.output, self.request, queued.incoming, services.repository)
         task = self.mailbox.worker if queued.command is None else None
-        open_questions = partial(services.questions.open, queued.incoming, self.steps, self.output, task)
-        self.session.open_approvals = self.response.open_questions = open_questions
+        tools = _TurnTools(services, queued.incoming, self.steps, self.output, active.person, task)
+        self.session.tools = self.response.tools = tools
         if earlier is not None:
             self.changes.repeat(earlier.values, self.steps.fail)
             self.output.repeat(earlier.parts)

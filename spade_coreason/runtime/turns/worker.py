@@ -23,7 +23,7 @@ from ...domain.jid import bare_jid
 from ...domain.messages import Failed, Parked, Refused
 from ...domain.texts.translation import LANGUAGE, translate
 from ...exceptions import StoreError
-from ...memory import ActiveConversation, ActivePerson, sum_usage
+from ...memory import ActiveConversation, sum_usage
 from ...storage import SPARE_SLOT, TurnRecord
 from ..channels import NO_CHAINED_DEVICE, OutboundMessage, PresentationOptions
 from ..commands.answers import answer_command
@@ -224,40 +224,26 @@ class RequestHandler:
             if ended is not None:
                 await ended
 
-        # Decide
-        if was_parked:
-            await self._run(mailbox, active, queued, person, now)
-            return
-        kind = incoming.kind
-        rules = self._item_rules if kind.is_due or (kind.is_program and is_item(incoming)) else self._policy.rules
-        decision = decide_for_conversation(active, incoming, now, rules)
-        if decision.status is not active.record.status:
-            active.record = active.record.with_status(decision.status)
-        if decision.ended_state is not None:
-            await services.expiry.on_ended(active.record.conversation_id, decision.ended_state)
-        if decision.outcome is not RUN:
-            await self._refuse(active, queued, self._open_output(active, queued), decision.outcome, now)
-            return
-        conversation_id, status = active.record.conversation_id, active.record.status
-        services.expiry.on_activity(conversation_id, status.last_interaction)
-        if status.interaction_count == 1:
-            services.usage.reset_conversation(conversation_id)
-        if incoming.wants_displayed_marker and incoming.stanza_id:
-            channel = self._outbox.channel_of(incoming)
-            if (displayed := channel.encode_displayed(incoming)) is not None:
-                channel.send([displayed])
-        await self._run(mailbox, active, queued, person, now)
-
-    async def _run(
-        self,
-        mailbox: Mailbox,
-        active: ActiveConversation,
-        queued: QueuedRequest,
-        person: ActivePerson | None,
-        now: datetime,
-    ) -> None:
-        """Execute an admitted request, then update, prune and save. The second part of `answer`."""
-        services, incoming = self._services, queued.incoming
+        # Decide, unless it was decided before the turn asked a person
+        if not was_parked:
+            kind = incoming.kind
+            rules = self._item_rules if kind.is_due or (kind.is_program and is_item(incoming)) else self._policy.rules
+            decision = decide_for_conversation(active, incoming, now, rules)
+            if decision.status is not active.record.status:
+                active.record = active.record.with_status(decision.status)
+            if decision.ended_state is not None:
+                await services.expiry.on_ended(active.record.conversation_id, decision.ended_state)
+            if decision.outcome is not RUN:
+                await self._refuse(active, queued, self._open_output(active, queued), decision.outcome, now)
+                return
+            conversation_id, status = active.record.conversation_id, active.record.status
+            services.expiry.on_activity(conversation_id, status.last_interaction)
+            if status.interaction_count == 1:
+                services.usage.reset_conversation(conversation_id)
+            if incoming.wants_displayed_marker and incoming.stanza_id:
+                channel = self._outbox.channel_of(incoming)
+                if (displayed := channel.encode_displayed(incoming)) is not None:
+                    channel.send([displayed])
 
         # Execute
         output = self._open_output(active, queued)
