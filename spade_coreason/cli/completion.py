@@ -38,6 +38,11 @@ _NOTIFICATIONS_QUERY = (
 )
 _SCHEDULES_QUERY = "SELECT schedule_id FROM schedules WHERE substr(schedule_id, 1, ?) = ? ORDER BY due_at LIMIT ?"
 
+_APPROVALS_QUERY = (
+    "SELECT question_id FROM questions WHERE kind = 'approval' AND state = 'open' AND substr(question_id, 1, ?) = ?"
+    " ORDER BY id DESC LIMIT ?"
+)
+
 
 def read_local_accounts(data_dir: Path) -> list[str]:
     """List all agents that a platform with a local server ever had on this data directory (`run`, `demo`)."""
@@ -77,6 +82,11 @@ def complete_notifications(ctx: click.Context, _parameter: click.Parameter, inco
 def complete_schedules(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
     """Complete ids of schedules, the next due ones first. Return [] if the configuration or the server has a fault."""
     return _complete(ctx, incomplete, _SCHEDULES_QUERY, _find_schedules_on_server)
+
+
+def complete_approvals(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Complete ids of open approvals, the newest first. Return [] if the configuration or the server has a fault."""
+    return _complete(ctx, incomplete, _APPROVALS_QUERY, _find_approvals_on_server)
 
 
 def _complete(
@@ -139,6 +149,13 @@ async def _find_notifications_on_server(settings: Settings, incomplete: str) -> 
 async def _find_schedules_on_server(settings: Settings, incomplete: str) -> list[str]:
     found = await _find_on_server(settings, lambda agent: agent.schedules.find_by_prefix(incomplete, MAX_COMPLETIONS))
     return [one.schedule_id for one in found]
+
+
+async def _find_approvals_on_server(settings: Settings, incomplete: str) -> list[str]:
+    from ..contracts import QuestionState
+
+    found = await _find_on_server(settings, lambda agent: agent.questions.load_all(kind="approval", state=QuestionState.OPEN))
+    return [one.question_id for one in found if one.question_id.startswith(incomplete)][:MAX_COMPLETIONS]
 
 
 async def _find_on_server(settings: Settings, find: Callable[[AgentRepository], Awaitable[list[Found]]]) -> list[Found]:

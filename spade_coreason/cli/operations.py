@@ -53,6 +53,17 @@ def parse_person(person: str) -> str:
         raise ConfigError("--person", str(error)) from error
 
 
+def id_argument(name: str, complete: Callable[..., list[str]]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Add the argument ID: an id of 36 characters, or the first ones of it, as a list shows them."""
+    return click.argument(name, metavar="ID", shell_complete=complete, callback=_check_id)
+
+
+def _check_id(_context: click.Context, _parameter: click.Parameter, ident: str) -> str:
+    if not 8 <= len(ident) <= 36:
+        raise ConfigError("ID", f"{ident!r:.60} has {len(ident)} characters; give the first 8 at least, or all 36")
+    return ident
+
+
 class PlatformAccess(Protocol):
     """The platform of a command: the running one, or its stored data."""
 

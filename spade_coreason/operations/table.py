@@ -15,14 +15,13 @@ from . import (
     memory,
     people,
     platform,
-    questions,
     requests,
     sessions,
     topics,
     turns,
 )
 from .definition import Operation
-from .initiative import notifications, schedules
+from .initiative import notifications, questions, schedules
 
 _MODULES = (
     platform,

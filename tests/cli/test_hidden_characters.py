@@ -33,6 +33,7 @@ from tests.support.platform_status import serve_status
 from tests.support.program import run_in_background, write_project
 from tests.support.records import NOW, new_conversation, receive_request
 from tests.support.stored_initiative import store_initiative
+from tests.support.stored_questions import APPROVAL, store_approval
 
 HIDDEN = "\u202e\x1b[8m\x1b]8;;https://evil.example\x07\x9b1m\x85\r\n\b\u200b\u2066\u2028\u061c\ufeff\U000e0041"
 LABEL = f"label{HIDDEN}"
@@ -53,6 +54,7 @@ SHOWN: dict[str, list[tuple[str, ...]]] = {
     "requests": [("list",), ("show", "1"), ("drop", "1", "--yes")],
     "notifications": [("list",), ("drop", LABEL, "--yes")],
     "schedules": [("list",), ("cancel", LABEL, "--yes")],
+    "approvals": [("list",), ("approve", APPROVAL), ("deny", "none none" + HIDDEN)],
     "incident": [(), ("1f2e3d4c",), ("1f2e3d4c", "--message"), (HIDDEN,)],
     "memory": [("list",), ("show", LABEL), ("show", "none" + HIDDEN), ("compact",), ("clear", "--all", "--yes")],
     "storage": [("check",), ("restore", LABEL)],
@@ -79,6 +81,7 @@ WITH_JSON = {
     "requests",
     "notifications",
     "schedules",
+    "approvals",
     "incident",
     "memory",
     "storage",
@@ -122,6 +125,7 @@ def data_dir(tmp_path: Path) -> Path:
         await repository.audit_trail.append(entry, LABEL)
         await Knowledge(KnowledgeRepository(database, AGENT), None).add(TEXT, "document")
         await store_initiative(repository, LABEL)
+        await store_approval(repository, LABEL, LABEL, LABEL)
         await repository.topics.subscribe(LABEL, [LABEL])
         await repository.topics.publish(TopicItem("1", LABEL, LABEL, NOW, {}))
         await database.close()

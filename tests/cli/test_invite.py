@@ -14,7 +14,7 @@ import pytest
 import zxingcpp
 from PIL import Image
 
-from spade_coreason.domain.xmpp_uri import format_contact_uri
+from spade_coreason.domain.texts.xmpp_uri import format_contact_uri
 from tests.cli.conftest import Invoke
 from tests.support.program import run_command
 from tests.support.terminal import Terminal

@@ -25,7 +25,7 @@ from spade_coreason.app.stored_host import StoredHost, open_stored_host
 from spade_coreason.config import load_settings
 from spade_coreason.exceptions import ConfigError, ServerError
 from spade_coreason.operations.client import call_platform
-from spade_coreason.operations.definition import PLATFORM_TRAIL
+from spade_coreason.operations.definition import PLATFORM_TRAIL, Caller
 from spade_coreason.operations.table import OPERATIONS
 from spade_coreason.storage import Variable, record_crash
 from tests.operations.test_people import BOB, SECRET, TEA, in_room
@@ -36,6 +36,7 @@ from tests.support.model_server import ModelServer
 from tests.support.program import clean_environment, run_in_background
 from tests.support.records import new_conversation, store_turn
 from tests.support.stored_initiative import NOTIFICATION, SCHEDULE, store_initiative
+from tests.support.stored_questions import APPROVAL, store_approval
 from tests.support.wait import TIMEOUT_S
 from tests.support.warm import WarmProcess
 
@@ -55,6 +56,8 @@ COLUMNS = {
     "vectors": "model",
     "notifications": "notification_id, person, state",
     "schedules": "schedule_id, owner, state",
+    "questions": "question_id, state, answer",
+    "parked_requests": "owner",
 }
 """What of the tables is the same in two runs."""
 
@@ -165,6 +168,7 @@ async def fill(directory: Path) -> Project:
         await asyncio.wait_for(agent.working.wait(), TIMEOUT_S)
         [pending] = await repository.inbox.load_pending()
         await store_initiative(repository, CAROL)
+        await store_approval(repository, CAROL, BOB)
         await record_crash(repository.database, [pending.inbox_row], datetime.now(UTC), pending.inbox_row)
         waiting.cancel()
     async with ModelServer() as server:
@@ -239,6 +243,8 @@ CASES = {
     "incidents.messages": Case(lambda project: {"id": project.incident}),
     "notifications.retry": Case(lambda project: {"id": NOTIFICATION}, pause),
     "notifications.drop": Case(lambda project: {"id": NOTIFICATION}),
+    "approvals.approve": Case(lambda project: {"id": APPROVAL}, pause),
+    "approvals.deny": Case(lambda project: {"id": APPROVAL}, pause),
     "schedules.cancel": Case(lambda project: {"id": SCHEDULE}),
     "schedules.run": Case(lambda project: {"id": SCHEDULE}, pause, first=("inbox", "schedules")),
 }
@@ -248,8 +254,13 @@ WITH_A_PLATFORM = [
 ]
 
 
+OF_THE_PERSON = {name for name, operation in OPERATIONS.items() if Caller.MACHINE_USER not in operation.callers}
+"""The operations of the person who was asked. They change what `approvals.approve` does, in the same transaction."""
+
+
 def test_there_is_a_case_for_every_operation_that_changes_something() -> None:
-    assert set(CASES) == {name for name, operation in OPERATIONS.items() if operation.is_change}
+    assert OF_THE_PERSON == {"questions.answer", "approvals.decide"}
+    assert set(CASES) | OF_THE_PERSON == {name for name, operation in OPERATIONS.items() if operation.is_change}
 
 
 async def test_the_killed_deletion_of_a_person_also_has_conversations_of_others_to_cut(project: Project) -> None:

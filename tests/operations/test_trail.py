@@ -29,6 +29,7 @@ from spade_coreason.testing import Policy
 from tests.cli.conftest import Invoke, invoke
 from tests.support.errors import ExpectedErrors
 from tests.support.stored_initiative import NOTIFICATION, SCHEDULE, store_initiative
+from tests.support.stored_questions import APPROVAL, store_approval
 from tests.support.wait import TIMEOUT_S
 
 __all__ = ["invoke"]
@@ -130,13 +131,16 @@ ARGUMENTS: dict[str, Callable[[AgentTester, int, str], dict[str, Any]]] = {
     "incidents.messages": lambda t, row, number: {"id": number},
     "notifications.retry": lambda t, row, number: {"id": NOTIFICATION},
     "notifications.drop": lambda t, row, number: {"id": NOTIFICATION[:8]},
+    "approvals.approve": lambda t, row, number: {"id": APPROVAL},
+    "approvals.deny": lambda t, row, number: {"id": APPROVAL[:8], "reason": "secret"},
     "schedules.cancel": lambda t, row, number: {"id": SCHEDULE[:8]},
     "schedules.run": lambda t, row, number: {"id": SCHEDULE},
 }
 
 
 def test_there_are_arguments_for_every_operation_that_changes_something() -> None:
-    assert set(ARGUMENTS) == {name for name, operation in OPERATIONS.items() if operation.is_change}
+    changing = {name: operation for name, operation in OPERATIONS.items() if operation.is_change}
+    assert set(ARGUMENTS) == {name for name, operation in changing.items() if Caller.MACHINE_USER in operation.callers}
 
 
 @pytest.mark.parametrize("name", ARGUMENTS)
@@ -154,6 +158,9 @@ async def test_every_change_leaves_an_entry_that_names_its_actor(name: str, expe
             number = incident.number
         if name.startswith(("notifications.", "schedules.")):
             await store_initiative(host.repository(AGENT), ALICE)
+        if name.startswith("approvals."):
+            await store_approval(host.repository(AGENT), ALICE, BOSS)
+            await t.runners[AGENT].control.pause()  # its request does not run again
         if name.startswith(("knowledge.", "memory.")):
             await host.memory(AGENT).aadd_information(CONVERSATION, "something")
             await host.memory(AGENT).aflush()
@@ -259,6 +266,8 @@ WITHOUT_CHANGE: dict[str, tuple[dict[str, Any], type[Exception] | None]] = {
     "incidents.messages": ({"id": "1"}, ConfigError),
     "notifications.retry": ({"id": NOTIFICATION}, ConfigError),
     "notifications.drop": ({"id": "short"}, ConfigError),
+    "approvals.approve": ({"id": APPROVAL}, ConfigError),
+    "approvals.deny": ({"id": APPROVAL}, ConfigError),
     "schedules.cancel": ({"id": SCHEDULE}, ConfigError),
     "schedules.run": ({"id": SCHEDULE}, ConfigError),
 }

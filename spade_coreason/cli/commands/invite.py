@@ -13,7 +13,7 @@ import click
 from ...config import read_run_file
 from ...domain.environment.loopback import is_loopback
 from ...domain.jid import bare_jid, jid_domain, local_part, parse_jid
-from ...domain.xmpp_uri import format_contact_uri
+from ...domain.texts.xmpp_uri import format_contact_uri
 from ...exceptions import ConfigError
 from ...operations.host import describe_agents
 from ..account import data_option, find_running_directory

@@ -1,1 +1,1 @@
-"""The operations on the initiative of agents: notifications and schedules."""
+"""The operations on the initiative of agents: notifications, schedules and questions."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...domain.forms import Field
 from ...domain.texts.translation import N_, translate
-from ...operations.questions import Answered, OwnAnswer, OwnDecision, answer_question, decide_approval
+from ...operations.initiative.questions import Answered, OwnAnswer, OwnDecision, answer_question, decide_approval
 from ...storage import StoredQuestion
 from .context import Invocation
 from .model import Command, CommandResult

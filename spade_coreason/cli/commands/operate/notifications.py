@@ -9,7 +9,7 @@ import click
 
 from ...completion import complete_notifications
 from ...context import CLIGroup
-from ...operations import confirm, describe_none, open_platform, storage_options
+from ...operations import confirm, describe_none, id_argument, open_platform, storage_options
 from ...terminal.console import format_time, print_json, print_line, print_table
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def list_(
 
 
 @command.command("retry")
-@click.argument("notification_id", metavar="ID", shell_complete=complete_notifications)
+@id_argument("notification_id", complete_notifications)
 @storage_options
 def retry(file: Path | None, data: Path | None, agent: str | None, notification_id: str) -> None:
     """Send a notification again that does not wait: now if the platform runs, else at its next start.
@@ -83,7 +83,7 @@ def retry(file: Path | None, data: Path | None, agent: str | None, notification_
 
 
 @command.command("drop")
-@click.argument("notification_id", metavar="ID", shell_complete=complete_notifications)
+@id_argument("notification_id", complete_notifications)
 @storage_options
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 def drop(file: Path | None, data: Path | None, agent: str | None, notification_id: str, yes: bool) -> None:

@@ -8,7 +8,7 @@ import click
 
 from ...completion import complete_schedules
 from ...context import CLIGroup
-from ...operations import confirm, describe_none, open_platform, storage_options
+from ...operations import confirm, describe_none, id_argument, open_platform, storage_options
 from ...terminal.console import format_time, print_json, print_line, print_table
 
 _ID_CHARACTERS = 8
@@ -65,7 +65,7 @@ def list_(file: Path | None, data: Path | None, agent: str | None, owner: str | 
 
 
 @command.command("cancel")
-@click.argument("schedule_id", metavar="ID", shell_complete=complete_schedules)
+@id_argument("schedule_id", complete_schedules)
 @storage_options
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 def cancel(file: Path | None, data: Path | None, agent: str | None, schedule_id: str, yes: bool) -> None:
@@ -85,7 +85,7 @@ def cancel(file: Path | None, data: Path | None, agent: str | None, schedule_id:
 
 
 @command.command("run")
-@click.argument("schedule_id", metavar="ID", shell_complete=complete_schedules)
+@id_argument("schedule_id", complete_schedules)
 @storage_options
 def run(file: Path | None, data: Path | None, agent: str | None, schedule_id: str) -> None:
     """Let a schedule be due now, once more than its times say. It needs a running platform.

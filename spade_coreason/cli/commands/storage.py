@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ...._version import __version__
-from ....exceptions import ConfigError, DatabaseEmptyError
-from ...account import data_option
-from ...context import CLIGroup, run_async
-from ...settings import config_option, load_storage_settings
-from ...terminal.console import print_json, print_line, verdict_sign
+from ..._version import __version__
+from ...exceptions import ConfigError, DatabaseEmptyError
+from ..account import data_option
+from ..context import CLIGroup, run_async
+from ..settings import config_option, load_storage_settings
+from ..terminal.console import print_json, print_line, verdict_sign
 
 if TYPE_CHECKING:
-    from ....config import Settings
-    from ....storage import BackupInfo, Database, ProgressCallback
+    from ...config import Settings
+    from ...storage import BackupInfo, Database, ProgressCallback
 
 _config_option = config_option("config/platform.yaml, if it exists")
 _NOUNS = {"inbox": "received messages", "interactions": "turns", "variables": "variables (with the platform's own)"}
@@ -81,7 +81,7 @@ def check(file: Path | None, data: Path | None, as_json: bool) -> int:
 
 
 async def _check(settings: Settings, as_json: bool) -> int:
-    from ....storage import check_health, count_memories
+    from ...storage import check_health, count_memories
 
     async with _open_read_only(settings) as database:
         health = await check_health(database)
@@ -120,7 +120,7 @@ def backup(backup: Path, file: Path | None, data: Path | None, as_json: bool) ->
 
 
 async def _backup(settings: Settings, target: Path) -> BackupInfo:
-    from ....storage import back_up
+    from ...storage import back_up
 
     async with _open_read_only(settings) as database:
         with _progress_bar("backing up") as progress:
@@ -146,7 +146,7 @@ def restore(backup: Path, file: Path | None, data: Path | None, as_json: bool) -
 
 
 async def _restore(settings: Settings, source: Path) -> BackupInfo:
-    from ....storage import restore
+    from ...storage import restore
 
     async with _open_exclusively(settings) as database:
         with _progress_bar("restoring") as progress:
@@ -170,7 +170,7 @@ def _counts_text(rows: dict[str, int]) -> str:
 @asynccontextmanager
 async def _open_exclusively(settings: Settings) -> AsyncIterator[Database]:
     """Open the database, created or migrated, for this process alone. DataDirectoryInUseError while a platform runs."""
-    from ....storage import lock_database, lock_directory, open_database
+    from ...storage import lock_database, lock_directory, open_database
 
     with lock_directory(settings.data_dir), lock_database(settings.storage.url):
         database = await open_database(settings.storage.url, settings.storage.durability)
@@ -183,7 +183,7 @@ async def _open_exclusively(settings: Settings) -> AsyncIterator[Database]:
 @asynccontextmanager
 async def _open_read_only(settings: Settings) -> AsyncIterator[Database]:
     """Open the database for reading, beside any writer."""
-    from ....storage import open_database
+    from ...storage import open_database
 
     try:
         database = await open_database(settings.storage.url, is_read_only=True)

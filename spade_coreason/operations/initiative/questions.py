@@ -9,16 +9,16 @@ from typing import Annotated, Any, Literal, NoReturn, TypeAlias
 
 from pydantic import Field
 
-from ..contracts import AuditEntry, QuestionState
-from ..contracts.base import utc_now
-from ..contracts.json_schema import find_problems
-from ..domain.questions import match_choice, parse_value
-from ..domain.texts.json_text import dump_json
-from ..exceptions import ConfigError
-from ..storage import AgentRepository, Settled, StoredQuestion, from_micros
-from .definition import OPERATORS, Arguments, Call, Caller, operation
-from .host import OperationHost, stored_agents
-from .initiative.notifications import MAX_LISTED, MIN_ID_CHARACTERS
+from ...contracts import AuditEntry, QuestionState
+from ...contracts.base import utc_now
+from ...contracts.json_schema import find_problems
+from ...domain.questions import match_choice, parse_value
+from ...domain.texts.json_text import dump_json
+from ...exceptions import ConfigError
+from ...storage import AgentRepository, Settled, StoredQuestion, from_micros
+from ..definition import OPERATORS, Arguments, Call, Caller, operation
+from ..host import OperationHost, stored_agents
+from .notifications import MAX_LISTED, MIN_ID_CHARACTERS
 
 THE_PERSON = frozenset({Caller.PERSON})
 """The person who was asked. No other answers for them, not even an operator."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from urllib.parse import quote
 
-from .jid import bare_jid
+from ..jid import bare_jid
 
 
 def format_contact_uri(jid: str, name: str | None = None) -> str:

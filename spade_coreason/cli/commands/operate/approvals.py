@@ -1,0 +1,105 @@
+"""The command `spade-coreason approvals`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from ....contracts import QuestionState
+from ...completion import complete_approvals
+from ...context import CLIGroup
+from ...operations import describe_none, id_argument, open_platform, storage_options
+from ...terminal.console import format_time, print_json, print_line, print_table
+
+_STATES = ("open", "approved", "denied", "expired", "ended", "any")
+_ID_CHARACTERS = 8
+
+
+@click.group("approvals", cls=CLIGroup)
+def command() -> None:
+    """List the calls that agents want approved; approve or deny one.
+
+    Approvers decide in their chats, by a code that only they get. These commands decide in their place. `approve` and `deny`
+    write an entry to the audit trail of the agent, and work while the platform runs.
+
+    \b
+      spade-coreason approvals list
+      spade-coreason approvals approve 1f0c9a77
+      spade-coreason approvals deny 1f0c9a77 --reason "too late"
+    """
+
+
+@command.command("list")
+@storage_options
+@click.option("--state", type=click.Choice(_STATES), default="open", show_default=True, help="Only those in this state.")
+@click.option("--limit", type=click.IntRange(1, 1000), default=100, show_default=True, help="The most that are listed.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON list.")
+def list_(file: Path | None, data: Path | None, agent: str | None, state: str, limit: int, as_json: bool) -> None:
+    """List approvals, the newest first, with the whole calls. Works while the platform runs.
+
+    One that is decided is listed for seven days. "ended" means that its request was taken back.
+
+    \b
+      spade-coreason approvals list --agent refunds --state any
+    """
+    from ....operations.initiative.questions import Approvals, list_approvals
+
+    with open_platform(file, data) as platform:
+        wanted = Approvals(agent=agent, state=None if state == "any" else QuestionState(state), limit=limit)
+        found = platform.perform(list_approvals, wanted)
+    if as_json:
+        print_json(list_approvals.result.dump_python(found, mode="json"))
+    elif not found:
+        print_line(describe_none(platform, "approvals" if state == "any" else f"{state} approvals"))
+    else:
+        rows = [
+            (
+                one.id[:_ID_CHARACTERS],
+                one.agent,
+                one.requester,
+                ", ".join(one.people),
+                f"until {format_time(one.expires_at)}" if one.state == "open" else f"{one.state} {one.decided_by}".strip(),
+                one.call,
+            )
+            for one in found
+        ]
+        print_table(("id", "agent", "for", "asked", "state", "call"), rows)
+
+
+@command.command("approve")
+@id_argument("approval_id", complete_approvals)
+@storage_options
+@click.option("--reason", default="", help="A note for the requester.")
+def approve(file: Path | None, data: Path | None, agent: str | None, approval_id: str, reason: str) -> None:
+    """Approve a call in place of those who were asked. It runs now if the platform runs, else at its next start.
+
+    ID is from `approvals list`.
+
+    \b
+      spade-coreason approvals approve 1f0c9a77
+    """
+    from ....operations.initiative.questions import OfApproval, approve as approve_call
+
+    with open_platform(file, data, changes=True) as platform:
+        found = platform.perform(approve_call, OfApproval(agent=agent, id=approval_id, reason=reason))
+    print_line(f"Approved for {found.requester or found.agent}: {found.call}")
+
+
+@command.command("deny")
+@id_argument("approval_id", complete_approvals)
+@storage_options
+@click.option("--reason", default="", help="The reason, for the requester.")
+def deny(file: Path | None, data: Path | None, agent: str | None, approval_id: str, reason: str) -> None:
+    """Deny a call in place of those who were asked. It does not run.
+
+    ID is from `approvals list`.
+
+    \b
+      spade-coreason approvals deny 1f0c9a77 --reason "too late"
+    """
+    from ....operations.initiative.questions import OfApproval, deny as deny_call
+
+    with open_platform(file, data, changes=True) as platform:
+        found = platform.perform(deny_call, OfApproval(agent=agent, id=approval_id, reason=reason))
+    print_line(f"Denied for {found.requester or found.agent}: {found.call}")
