@@ -160,6 +160,7 @@ async def fill(directory: Path) -> Project:
         asked = await store_turn(repository, new_conversation(repository, "asked", ASKER), root=BOB)
         secret = Variable("conversation", "asked", "secret", json.dumps(SECRET))
         await store_turn(repository, asked, secret, root=ALICE)
+        await store_approval(repository, CAROL, BOB)
         await repository.inbox.purge(datetime.now(UTC))  # these requests are old, and a start would delete them
         [incident] = await repository.incidents.load_of_person(ALICE)
         waiting = asyncio.create_task(tester.say("wait", thread="waiting"))
@@ -168,7 +169,6 @@ async def fill(directory: Path) -> Project:
         await asyncio.wait_for(agent.working.wait(), TIMEOUT_S)
         [pending] = await repository.inbox.load_pending()
         await store_initiative(repository, CAROL)
-        await store_approval(repository, CAROL, BOB)
         await record_crash(repository.database, [pending.inbox_row], datetime.now(UTC), pending.inbox_row)
         waiting.cancel()
     async with ModelServer() as server:
