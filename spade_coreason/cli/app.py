@@ -40,7 +40,7 @@ COMMANDS = {
     "sessions": "List, show, export or delete the stored sessions of agents.",
     "people": "Delete or export all that the platform stores about a person.",
     "notifications": "List what agents send without being asked, and send it again or delete it.",
-    "schedules": "List reminders, jobs and what agents do at times; cancel one, or let it be due now.",
+    "schedules": "List reminders, jobs and what agents do at times; cancel one, or run it now.",
     "approvals": "List the calls that agents want approved; approve or deny one.",
     "requests": "List requests that ended the platform, and retry or delete them.",
     "incident": "Show the exception behind an incident number.",

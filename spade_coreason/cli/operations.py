@@ -47,10 +47,15 @@ def storage_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def parse_person(person: str) -> str:
     """Parse the value of `--person` into the bare JID under which the data of a person is stored. Raise ConfigError."""
+    return bare_jid(parse_address(person, "--person"))
+
+
+def parse_address(address: str, option: str) -> str:
+    """Parse the value of an option into a JID, as it is stored. Raise ConfigError."""
     try:
-        return bare_jid(parse_jid(person))
+        return parse_jid(address)
     except ValueError as error:
-        raise ConfigError("--person", str(error)) from error
+        raise ConfigError(option, str(error)) from error
 
 
 def id_argument(name: str, complete: Callable[..., list[str]]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

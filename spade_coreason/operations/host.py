@@ -80,7 +80,7 @@ class RunningAgent(Protocol):
         ...
 
     async def retry_notification(self, notification_id: str) -> bool:
-        """Send a notification again that does not wait. Return False if there is none."""
+        """Send a notification again. Return False if there is none, or if it is waiting."""
         ...
 
     async def drop_notification(self, notification_id: str) -> bool:
@@ -98,7 +98,7 @@ class RunningAgent(Protocol):
         ...
 
     async def run_schedule(self, schedule_id: str) -> bool:
-        """Let a schedule be due now. Return False if there is none. ValueError if a limit refuses its request."""
+        """Run a schedule now. Return False if there is none. ValueError if a limit refuses its request."""
         ...
 
     @property

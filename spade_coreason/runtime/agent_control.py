@@ -219,7 +219,7 @@ class AgentControl:
         return self.recovery.queue(request) and self._mailboxes.is_accepting and not self._mailboxes.starts_none
 
     async def retry_notification(self, notification_id: str) -> bool:
-        """Send a notification again that does not wait. Return False if there is none."""
+        """Send a notification again. Return False if there is none, or if it is waiting."""
         return await self.initiative.notifier.retry(notification_id)
 
     async def drop_notification(self, notification_id: str) -> bool:
@@ -241,7 +241,7 @@ class AgentControl:
         return await self.questions.settle(question, state, answer, decided_by)
 
     async def run_schedule(self, schedule_id: str) -> bool:
-        """Let a schedule be due now. Return False if there is none. ValueError if a limit refuses its request."""
+        """Run a schedule now. Return False if there is none. ValueError if a limit refuses its request."""
         return await self.initiative.scheduler.run_now(schedule_id)
 
     async def erase_person(self, person: str) -> ErasureReport:

@@ -68,12 +68,11 @@ class OfNotification(Arguments):
 
 @operation("notifications.retry", is_change=True)
 async def retry_notification(call: Call, arguments: OfNotification) -> ListedNotification:
-    """Send a notification again that does not wait: now, or at the next start of the platform."""
+    """Send a notification again, unless it is waiting: now, or at the next start of the platform."""
     stored = await _find(call.host, arguments)
     if stored.state == NotificationState.WAITING:
-        raise ConfigError(
-            "id", f"the notification {stored.notification_id} waits already; it is sent at {stored.to_public().due_at}"
-        )
+        due = f"{stored.to_public().due_at:%Y-%m-%d %H:%M} UTC"
+        raise ConfigError("id", f"the notification {stored.notification_id} is still waiting; it is sent at {due}")
     await call.record(stored.agent, "notifications.retry", f"notification {stored.notification_id}", person=stored.person)
     if (running := call.host.running_agent(stored.agent)) is not None:
         if not await running.retry_notification(stored.notification_id):

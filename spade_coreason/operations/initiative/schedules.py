@@ -86,7 +86,7 @@ async def cancel_schedule(call: Call, arguments: CancelledSchedule) -> ListedSch
 
 @operation("schedules.run", is_change=True, needs_platform=True)
 async def run_schedule(call: Call, arguments: OfSchedule) -> ListedSchedule:
-    """Let a schedule be due now, once more than its times say."""
+    """Run a schedule now. One that repeats goes on with its next due time, and one with a single due time is over."""
     stored = await _find(call.host, arguments)
     running = call.host.running_agent(stored.agent)
     if running is None:

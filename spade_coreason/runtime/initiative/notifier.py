@@ -102,7 +102,7 @@ class Notifier:
             self.due_times.wake_at(due_at)
 
     async def retry(self, notification_id: str) -> bool:
-        """Send a notification again that does not wait. Return False if there is none. StoreError."""
+        """Send a notification again. Return False if there is none, or if it is waiting. StoreError."""
         found = await self._repository.find(notification_id)
         found = None if found is None else self._in_flight.get(found.id, found)  # its newest state may not be stored yet
         if found is None or found.state == NotificationState.WAITING:

@@ -9,7 +9,7 @@ import click
 
 from ...completion import complete_notifications
 from ...context import CLIGroup
-from ...operations import confirm, describe_none, id_argument, open_platform, storage_options
+from ...operations import confirm, describe_none, id_argument, open_platform, parse_person, storage_options
 from ...terminal.console import format_time, print_json, print_line, print_table
 
 if TYPE_CHECKING:
@@ -50,7 +50,8 @@ def list_(
     from ....operations.initiative.notifications import Notifications, list_notifications
 
     with open_platform(file, data) as platform:
-        wanted = Notifications.model_validate({"agent": agent, "person": person, "state": state, "limit": limit})
+        of_person = None if person is None else parse_person(person)
+        wanted = Notifications.model_validate({"agent": agent, "person": of_person, "state": state, "limit": limit})
         found = platform.perform(list_notifications, wanted)
     if as_json:
         print_json(list_notifications.result.dump_python(found, mode="json"))
@@ -68,7 +69,10 @@ def list_(
 @id_argument("notification_id", complete_notifications)
 @storage_options
 def retry(file: Path | None, data: Path | None, agent: str | None, notification_id: str) -> None:
-    """Send a notification again that does not wait: now if the platform runs, else at its next start.
+    """Send a notification again, for example one that has bounced.
+
+    It is sent now, or at the next start if the platform does not run. A notification that is still waiting cannot be sent
+    again: it is sent when it is due.
 
     ID is from `notifications list`.
 
@@ -79,7 +83,7 @@ def retry(file: Path | None, data: Path | None, agent: str | None, notification_
 
     with open_platform(file, data, changes=True) as platform:
         found = platform.perform(retry_notification, OfNotification(agent=agent, id=notification_id))
-    print_line(f"The notification to {found.person} is sent again.")
+    print_line(f"The notification to {found.person} will be sent again; `spade-coreason notifications list` shows its state.")
 
 
 @command.command("drop")

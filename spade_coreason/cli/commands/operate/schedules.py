@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from ...completion import complete_schedules
 from ...context import CLIGroup
-from ...operations import confirm, describe_none, id_argument, open_platform, storage_options
+from ...operations import confirm, describe_none, id_argument, open_platform, parse_address, storage_options
 from ...terminal.console import format_time, print_json, print_line, print_table
+
+if TYPE_CHECKING:
+    from ....operations.initiative.schedules import ListedSchedule
 
 _ID_CHARACTERS = 8
 
 
 @click.group("schedules", cls=CLIGroup)
 def command() -> None:
-    """List reminders, jobs and what agents do at times; cancel one, or let it be due now.
+    """List reminders, jobs and what agents do at times; cancel one, or run it now.
 
     A schedule is listed without its payload. `cancel` and `run` write an entry to the audit trail of the agent.
 
@@ -42,6 +46,7 @@ def list_(file: Path | None, data: Path | None, agent: str | None, owner: str | 
     """
     from ....operations.initiative.schedules import Schedules, list_schedules
 
+    owner = None if owner is None else parse_address(owner, "--owner")
     with open_platform(file, data, prefers_running=True) as platform:
         found = platform.perform(list_schedules, Schedules(agent=agent, owner=owner, limit=limit))
     if as_json:
@@ -81,14 +86,16 @@ def cancel(file: Path | None, data: Path | None, agent: str | None, schedule_id:
     with open_platform(file, data, changes=True) as platform:
         confirm(f"cancel the schedule {schedule_id}", yes)
         found = platform.perform(cancel_schedule, CancelledSchedule(agent=agent, id=schedule_id))
-    print_line(f"The schedule of {found.owner} with {found.agent} is cancelled.")
+    print_line(f"{_describe(found)} is cancelled.")
 
 
 @command.command("run")
 @id_argument("schedule_id", complete_schedules)
 @storage_options
 def run(file: Path | None, data: Path | None, agent: str | None, schedule_id: str) -> None:
-    """Let a schedule be due now, once more than its times say. It needs a running platform.
+    """Run a schedule now. It needs a running platform.
+
+    One that repeats goes on with its next due time, and one with a single due time is over.
 
     ID is from `schedules list`.
 
@@ -99,4 +106,9 @@ def run(file: Path | None, data: Path | None, agent: str | None, schedule_id: st
 
     with open_platform(file, data, changes=True) as platform:
         found = platform.perform(run_schedule, OfSchedule(agent=agent, id=schedule_id))
-    print_line(f"The schedule of {found.owner} with {found.agent} is due now.")
+    print_line(f"{_describe(found)} runs now.")
+
+
+def _describe(schedule: ListedSchedule) -> str:
+    owner = "its own" if schedule.owner == schedule.agent else f"of {schedule.owner}"
+    return f"The schedule {schedule.id[:_ID_CHARACTERS]} of {schedule.agent} ({schedule.kind}, {owner})"

@@ -1,0 +1,69 @@
+"""`notifications` and `schedules` list, send again, delete, cancel and run, also without a running platform."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from spade_coreason.storage import open_database
+from spade_coreason.storage.repository import AgentRepository
+from tests.cli.conftest import Invoke
+from tests.support.databases import SQLITE
+from tests.support.records import AGENT, ALICE
+from tests.support.stored_initiative import NOTIFICATION, SCHEDULE, store_initiative
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> str:
+    """A data directory with a notification that bounced, and a reminder."""
+    directory = tmp_path / "data"
+    directory.mkdir()
+
+    async def fill() -> None:
+        database = await open_database(f"{SQLITE}{directory}/platform.db", "off")
+        await store_initiative(AgentRepository(database, AGENT), ALICE)
+        await database.close()
+
+    asyncio.run(fill())
+    return str(directory)
+
+
+def test_a_notification_is_sent_again_only_if_it_is_not_waiting(invoke: Invoke, data: str) -> None:
+    again = invoke("notifications", "retry", NOTIFICATION[:8], "--data", data)
+    assert (again.exit_code, again.stdout) == (
+        0,
+        f"The notification to {ALICE} will be sent again; `spade-coreason notifications list` shows its state.\n",
+    )
+    [listed] = json.loads(invoke("notifications", "list", "--data", data, "--json").stdout)
+    assert (listed["state"], listed["attempts"]) == ("waiting", 0)
+    twice = invoke("notifications", "retry", NOTIFICATION[:8], "--data", data)
+    assert twice.exit_code == 2
+    assert "is still waiting; it is sent at" in twice.stderr
+
+
+def test_the_help_of_retry_says_what_it_is_for(invoke: Invoke) -> None:
+    text = " ".join(invoke("notifications", "retry", "--help").stdout.split())
+    assert "Send a notification again, for example one that has bounced." in text
+    assert "retry Send a notification again, for example one that has bounced." in " ".join(
+        invoke("notifications", "--help").stdout.split()
+    )
+
+
+def test_a_person_is_found_however_their_address_is_written(invoke: Invoke, data: str) -> None:
+    for written in (ALICE, ALICE.title(), f"{ALICE}/phone"):
+        assert NOTIFICATION[:8] in invoke("notifications", "list", "--person", written, "--data", data).stdout
+    assert SCHEDULE[:8] in invoke("schedules", "list", "--owner", ALICE.upper(), "--data", data).stdout
+    for command in (("notifications", "list", "--person"), ("schedules", "list", "--owner")):
+        wrong = invoke(*command, "alice", "--data", data)
+        assert wrong.exit_code == 2
+        assert f"error: {command[2]}: 'alice' is not a JID" in wrong.stderr
+
+
+def test_a_schedule_is_cancelled_and_runs_only_with_a_platform(invoke: Invoke, data: str) -> None:
+    assert "needs a running platform" in invoke("schedules", "run", SCHEDULE, "--data", data).stderr
+    cancelled = invoke("schedules", "cancel", SCHEDULE[:8], "--yes", "--data", data)
+    assert cancelled.stdout == f"The schedule {SCHEDULE[:8]} of {AGENT} (reminder, of {ALICE}) is cancelled.\n"
+    assert invoke("schedules", "list", "--data", data).stdout == "No schedules.\n"
