@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from uuid import uuid5
 
 import pytest
 
-from spade_coreason.storage import open_database
+from spade_coreason.domain.identifiers import SCHEDULE_NAMESPACE
+from spade_coreason.storage import open_database, to_micros
 from spade_coreason.storage.repository import AgentRepository
 from tests.cli.conftest import Invoke
 from tests.support.databases import SQLITE
+from tests.support.hosting import PROJECT
 from tests.support.records import AGENT, ALICE
 from tests.support.stored_initiative import NOTIFICATION, SCHEDULE, store_initiative
 
@@ -42,6 +47,36 @@ def test_a_notification_is_sent_again_only_if_it_is_not_waiting(invoke: Invoke, 
     twice = invoke("notifications", "retry", NOTIFICATION[:8], "--data", data)
     assert twice.exit_code == 2
     assert "is still waiting; it is sent at" in twice.stderr
+
+
+def test_schedules_are_listed_as_the_tutorial_shows_them(invoke: Invoke, tmp_path: Path) -> None:
+    kitchen, directory, due = "kitchen@localhost", tmp_path / "data", to_micros(datetime.now(UTC) + timedelta(days=366))
+    directory.mkdir()
+
+    async def fill() -> None:
+        database = await open_database(f"{SQLITE}{directory}/platform.db", "off")
+        repository = AgentRepository(database, kitchen)
+        await store_initiative(repository, "guest@localhost")
+        [reminder] = await repository.schedules.load_all()
+        every = reminder._replace(
+            id=repository.schedules.next_id(),
+            schedule_id=str(uuid5(SCHEDULE_NAMESPACE, f"{kitchen}\0light_the_oven")),
+            kind="every",
+            owner=kitchen,
+            cron="0 6 * * mon-fri",
+            zone="Europe/Berlin",
+            due_at=due,
+            wake_at=due,
+        )
+        assert await repository.schedules.create(every, 100)
+        await database.close()
+
+    asyncio.run(fill())
+    page = (PROJECT / "docs/tutorial/6-initiative.md").read_text(encoding="utf-8")
+    [documented] = re.findall(r"schedules list\n(ID .*?reminder .*?)```", page, re.S)
+    printed = invoke("schedules", "list", "--data", str(directory)).stdout
+    varying = r"\d{4}-\d\d-\d\d \d\d:\d\d|^(?!30667932)[0-9a-f]{8}"
+    assert re.sub(varying, "…", printed, flags=re.M) == re.sub(varying, "…", documented, flags=re.M)
 
 
 def test_the_help_of_retry_says_what_it_is_for(invoke: Invoke) -> None:
