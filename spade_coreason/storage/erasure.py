@@ -21,7 +21,18 @@ from .records import (
     StoredConversation,
 )
 from .schedules import delete_schedules_about, delete_schedules_in
-from .schema import CLOSED, ERASED_TURN, conversations, crashed_requests, inbox, interactions, steps, variables
+from .schema import (
+    ANSWERED,
+    CLOSED,
+    ERASED_TURN,
+    RECEIVED,
+    conversations,
+    crashed_requests,
+    inbox,
+    interactions,
+    steps,
+    variables,
+)
 from .topics import delete_topics_of_person
 
 PERSON_SCOPES = ("person", PREFERENCES_SCOPE, REFUSED_SCOPE, MESSAGE_COUNT_SCOPES["person"])
@@ -69,8 +80,9 @@ def delete_everything(
         ]
         # The keys stay, so that a duplicate of a message is still recognised.
         received = update(inbox).where(inbox.c.agent == agent, inbox.c.sender == person)
-        open_requests = received.where(inbox.c.state < CLOSED).values(state=CLOSED, request=None, answer=None)
-        request_count = connection.execute(open_requests).rowcount
+        closed = {"state": CLOSED, "request": None, "answer": None}
+        request_count = connection.execute(received.where(inbox.c.state == RECEIVED).values(closed)).rowcount
+        connection.execute(received.where(inbox.c.state == ANSWERED).values(closed))  # the reply is not acknowledged yet
         of_person = select(inbox.c.id).where(inbox.c.agent == agent, inbox.c.sender == person)
         connection.execute(delete(steps).where(steps.c.request.in_(of_person)))
         connection.execute(received.values(sender=""))

@@ -28,6 +28,7 @@ from .incidents import delete_incidents_by_number
 from .knowledge import delete_documents_added_between, delete_turn_documents
 from .records import COMPACTION_VARIABLE, CompactionState, StoredConversation, conversation_from_row, from_micros
 from .schema import (
+    ANSWERED,
     CLOSED,
     ERASED_TURN,
     audit,
@@ -343,12 +344,16 @@ def clear_summary(connection: Connection, agent: str, conversation_id: str, numb
 
 
 class FoundRequest(NamedTuple):
-    """A request of a person that is stored: an open one, or one that has ended the process. `request` is JSON."""
+    """A request of a person that is stored: an open one, or one that has ended the process. `request` is JSON.
+
+    `is_answered` is true if only its reply is not acknowledged yet.
+    """
 
     id: int
     agent: str
     received_at: datetime
     request: str | None
+    is_answered: bool
 
 
 def _find_requests(
@@ -358,27 +363,31 @@ def _find_requests(
 
     def select_own(rows: Iterable[Any]) -> list[FoundRequest]:
         return [
-            FoundRequest(row.id, row.agent, from_micros(row.received_at), row.request)
+            FoundRequest(row.id, row.agent, from_micros(row.received_at), row.request, row.state == ANSWERED)
             for row in rows
             if row.agent in agents and row.sender != person and (row.interaction in turns or _is_of(row.request, person))
         ]
 
-    columns = inbox.c.id, inbox.c.agent, inbox.c.sender, inbox.c.received_at, inbox.c.request, inbox.c.interaction
-    crashed = crashed_requests.c
-    of_crashed = crashed.id, crashed.agent, crashed.sender, crashed.received_at, crashed.request, null().label("interaction")
+    i, crashed = inbox.c, crashed_requests.c
+    columns = i.id, i.agent, i.sender, i.received_at, i.request, i.interaction, i.state
+    others = null().label("interaction"), null().label("state")
+    of_crashed = crashed.id, crashed.agent, crashed.sender, crashed.received_at, crashed.request, *others
     waiting = connection.execute(select(*columns).where(inbox.c.state < CLOSED)).all()
     return select_own(waiting), select_own(connection.execute(select(*of_crashed)).all())
 
 
 def _erase_requests(connection: Connection, agents: Collection[str], person: str, turns: Collection[int]) -> Counter[str]:
-    """Close and delete what `find_requests` returns. Return the numbers by agent. Run this in a transaction of the writer."""
+    """Close and delete what `find_requests` returns. Return the numbers of those without an answer, by agent.
+
+    Run this in a transaction of the writer.
+    """
     waiting, crashed = _find_requests(connection, agents, person, turns)
     for part in _parts([found.id for found in waiting]):
         connection.execute(delete(steps).where(steps.c.request.in_(part)))
         connection.execute(update(inbox).where(inbox.c.id.in_(part)).values(state=CLOSED, request=None, answer=None))
     for part in _parts([found.id for found in crashed]):
         connection.execute(delete(crashed_requests).where(crashed_requests.c.id.in_(part)))
-    return Counter(found.agent for found in {found.id: found for found in (*waiting, *crashed)}.values())
+    return Counter(one.agent for one in {one.id: one for one in (*waiting, *crashed)}.values() if not one.is_answered)
 
 
 def _erase_items(connection: Connection, agents: Collection[str], person: str, item_ids: Collection[str]) -> Counter[str]:

@@ -10,12 +10,14 @@ from pathlib import Path
 import pytest
 
 from spade_coreason import StoreError
-from spade_coreason.storage import open_database
+from spade_coreason.domain.channel_kinds import PROGRAM
+from spade_coreason.domain.messages import InboundRequest, RequestContext
+from spade_coreason.storage import erase_behind_others, find_requests, open_database, search_person
 from spade_coreason.storage.backends.database import Database, StoreTimings
 from spade_coreason.storage.records import Variable
 from spade_coreason.storage.repository import AgentRepository
 from tests.support.databases import SQLITE, WriterGate
-from tests.support.records import AGENT, ALICE, BOB, new_conversation, open_repository, store_turn
+from tests.support.records import AGENT, ALICE, BOB, new_conversation, open_repository, receive_request, store_turn
 from tests.support.wait import eventually
 
 DEFAULT_TIMINGS = StoreTimings()
@@ -134,3 +136,26 @@ async def test_an_unreadable_turn_keeps_no_erased_data_in_the_log(tmp_path: Path
     await repository.erase_person(ALICE)
     await eventually(lambda: log.stat().st_size == 0)
     await database.close()
+
+
+async def test_an_answered_request_is_no_waiting_one_and_is_erased_too(repository: AgentRepository) -> None:
+    await store_turn(repository, new_conversation(repository), answer="[]")  # whose reply is not acknowledged
+    await receive_request(repository)
+    report = await repository.erase_person(ALICE)
+    assert (report.interactions, report.requests) == (1, 1)
+    assert await repository.inbox.load_pending() == []
+
+
+async def test_an_answered_request_that_an_agent_passed_on_is_no_waiting_one_and_is_erased_too(
+    repository: AgentRepository,
+) -> None:
+    passed_on = InboundRequest(
+        PROGRAM, f"{BOB}/x", "1", None, {"query": "a"}, "a", context=RequestContext(1, ALICE), owner=BOB
+    ).to_json()
+    await store_turn(repository, new_conversation(repository, owner=BOB), answer="[]", root=ALICE)
+    await receive_request(repository, BOB, passed_on)
+    search = await search_person(repository.database, ALICE, [AGENT])
+    assert len(await find_requests(repository.database, [AGENT], search, ALICE)) == 2
+    requests, _ = await erase_behind_others(repository.database, [AGENT], search, ALICE)
+    assert requests == {AGENT: 1}
+    assert await repository.inbox.load_pending() == []
