@@ -259,7 +259,7 @@ OF_THE_PERSON = {name for name, operation in OPERATIONS.items() if Caller.MACHIN
 
 
 def test_there_is_a_case_for_every_operation_that_changes_something() -> None:
-    assert OF_THE_PERSON == {"questions.answer", "approvals.decide"}
+    assert {"questions.answer", "approvals.decide"} == OF_THE_PERSON
     assert set(CASES) | OF_THE_PERSON == {name for name, operation in OPERATIONS.items() if operation.is_change}
 
 
