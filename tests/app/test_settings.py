@@ -118,6 +118,7 @@ OTHERS: dict[str, Any] = {
 PLAIN = (str, int, float, bytes, Path, timedelta, frozenset, type(None))
 UNSEEN = {
     "server.domain": "it is in the file for other commands: tests/cli/test_ask.py",
+    "server.people": "they have accounts on a local server: tests/cli/test_ask.py",
     "server.mode": "another value starts a server: tests/xmpp/servers/test_local_servers.py",
     "conversation.on_restart": "it is read at a restart: tests/runtime/test_runner_restart.py",
     "memory.tokenizer": "it chooses a function: tests/memory/test_memory_docs.py",
