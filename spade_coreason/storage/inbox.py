@@ -55,7 +55,6 @@ from .schema import (
     CLOSED,
     COMMAND,
     NO_TURN,
-    PARKED,
     RECEIVED,
     REVISION,
     conversations,
@@ -65,8 +64,6 @@ from .schema import (
     parked_requests,
     steps,
 )
-
-_DAY_MICROS = 86_400 * 10**6
 
 
 class Inbox:
@@ -312,9 +309,10 @@ class Inbox:
             return  # nothing was ever stored
         before = to_micros(now - timedelta(days=DUPLICATE_DAYS))
         _open_rows = list(self._open_rows)
-        # The steps of a parked request hang on its row, and no question waits longer than seven days.
-        limit = case((inbox.c.interaction == PARKED, before - _DAY_MICROS), else_=before)
-        statement = delete(inbox).where(inbox.c.agent == self._agent, inbox.c.state == CLOSED, inbox.c.received_at < limit)
+        is_old = inbox.c.agent == self._agent, inbox.c.state == CLOSED, inbox.c.received_at < before
+        # The steps of a parked request hang on its row: its question may end only now, after a long stop.
+        is_parked = select(parked_requests.c.id).where(parked_requests.c.id == inbox.c.id).exists()
+        statement = delete(inbox).where(*is_old, ~is_parked)
 
         def work(connection: Connection) -> int | None:
             connection.execute(statement)

@@ -162,7 +162,7 @@ async def answer_question(call: Call, arguments: OwnAnswer) -> Answered:
         if problem is not None:
             return Answered("unsuitable", problem=problem)
     await call.record(arguments.agent, "questions.answer", f"question {stored.question_id}", person=arguments.person)
-    answer = {"text": text, "person": arguments.person, "at": utc_now().isoformat(), "value": value}
+    answer = {"text": text, "person": arguments.person, "value": value}
     return _describe(await _settle(call, stored, QuestionState.ANSWERED, answer, arguments.person), arguments.person)
 
 
@@ -229,7 +229,8 @@ async def settle_stored(
     repository: AgentRepository, stored: StoredQuestion, state: QuestionState, answer: dict[str, Any], decided_by: str
 ) -> Settled | None:
     """Settle a question in the storage alone. Its request runs at the next start."""
-    return await repository.questions.settle(stored.id, state, dump_json(answer), decided_by, utc_now())
+    now = utc_now()
+    return await repository.questions.settle(stored.id, state, dump_json({**answer, "at": now.isoformat()}), decided_by, now)
 
 
 def _describe(settled: Settled | None, person: str) -> Answered:

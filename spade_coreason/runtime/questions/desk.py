@@ -78,7 +78,7 @@ class QuestionDesk:
         self._resume = resume
         self._clock = clock
         self._asking: Counter[str] = Counter()
-        """The questions of people that are being stored."""
+        """The questions of people that are about to be stored, by person."""
         self._parked_count = 0
         """The number of requests that were parked since the start."""
         self.has_open = False
@@ -119,10 +119,21 @@ class QuestionDesk:
                 raise ValueError(f"{person} is the agent itself; ask a person")
             if not self._access.is_allowed(person):
                 raise ValueError(f"{person} has no access to {self.agent}, so they cannot answer; admit them first")
-        counts = await self._repository.count_open(list(wanted))
+        parked_count = None
+        while parked_count != self._parked_count:  # else one was stored that this has not read
+            parked_count = self._parked_count
+            counts = await self._repository.count_open(list(wanted))
         for person, count in wanted.items():
             if counts.get(person, 0) + self._asking[person] + count > MAX_OPEN_QUESTIONS:
                 raise ValueError(f"{person} has {MAX_OPEN_QUESTIONS} open questions already; wait until some are answered")
+
+    def count(self, asked: Sequence[AskedQuestion]) -> None:
+        """Count questions that are about to be stored among the open ones of the people, right after `check`."""
+        self._asking.update(person for each in asked for person in each.people)
+
+    def release(self, asked: Sequence[AskedQuestion]) -> None:
+        """Count questions no more that are stored, or will not be."""
+        self._asking -= Counter(person for each in asked for person in each.people)  # leaves no zeros
 
     def park(self, turn: Turn, started_at: datetime, reply: str | None) -> Commit[bool]:
         """Store the questions of a turn, and move its request out of the inbox, in one transaction.
@@ -136,18 +147,13 @@ class QuestionDesk:
             row for each in zip(waiting, asked, strict=True) if not each[1].is_shown_here for row in self._notices(each[0])
         ]
         begun = [*self._inbox.take_unsaved_steps(queued.inbox_row), *journal.unfinished]
-        people = Counter(person for each in asked for person in each.people)
-        self._asking.update(people)
         commit = self._repository.park(self._make_parked(turn, started_at, now), waiting, notices, begun, reply)
-        commit.on_stored(lambda is_parked: self._on_parked(people, waiting, is_parked=is_parked))
-        commit.on_failed(lambda _: self._count_asked(people))
+        commit.on_stored(lambda is_parked: self._on_parked(asked, is_parked=is_parked))
+        commit.on_failed(lambda _: self.release(asked))
         return commit
 
-    def _count_asked(self, people: Counter[str]) -> None:
-        self._asking -= people  # leaves no zeros
-
-    def _on_parked(self, people: Counter[str], waiting: Sequence[NewQuestion], *, is_parked: bool) -> None:
-        self._count_asked(people)
+    def _on_parked(self, asked: Sequence[AskedQuestion], *, is_parked: bool) -> None:
+        self.release(asked)
         if is_parked:
             self.has_open = True
             self._parked_count += 1
@@ -268,7 +274,9 @@ class QuestionDesk:
         self, question: StoredQuestion, state: QuestionState, answer: dict[str, Any], decided_by: str
     ) -> Commit[Settled | None]:
         """Store the answer to a question, unless it has one. If its request waits for no other, it runs again."""
-        commit = self._repository.settle(question.id, state, dump_json(answer), decided_by, self._clock())
+        now = self._clock()
+        dumped = dump_json({**answer, "at": now.isoformat()})
+        commit = self._repository.settle(question.id, state, dumped, decided_by, now)
         commit.on_stored(self._on_settled)
         return commit
 

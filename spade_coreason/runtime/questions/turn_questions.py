@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol
 from uuid import UUID
 
 from ...contracts import PersonAnswer
+from ...contracts.json_schema import find_problems
 from ...domain.jid import parse_jid
 from ...domain.messages import InboundRequest
 from ...domain.questions import (
@@ -30,6 +31,8 @@ from ..turns.steps import DurableStep, TurnParked
 
 QUESTION, APPROVAL = "question", "approval"
 """The kinds of questions."""
+_SAMPLES: tuple[Any, ...] = (None, "", {})
+"""Values whose check shows if a JSON Schema is one."""
 _MIN_TIMEOUT = timedelta(minutes=1)
 _REFUSED = "refused"
 """The key of the result of a step whose question could not be asked: the reason."""
@@ -76,6 +79,10 @@ class QuestionSink(Protocol):
 
     async def check(self, asked: Sequence[AskedQuestion]) -> None:
         """Raise ValueError if a person has no access, or has too many open questions."""
+        ...
+
+    def count(self, asked: Sequence[AskedQuestion]) -> None:
+        """Count questions that are about to be stored among the open ones of the people, right after `check`."""
         ...
 
     def find_approvers(self, group: str | None, requester: str) -> tuple[str, ...]:
@@ -127,6 +134,7 @@ class TurnQuestions:
             is_shown_here, code = self._is_shown_here(person), derive_code(UUID(step.key))
             asked = AskedQuestion(step, QUESTION, (person,), question, tuple(choices), schema, code, timeout, is_shown_here)
             if not step.is_finished:
+                await _check_schema(schema)
                 await self._sink.check([asked])
         except ValueError as error:
             await self._refuse(step, error)
@@ -135,7 +143,7 @@ class TurnQuestions:
             shown = describe_question(question, code, choices)
             self._output.emit_question(shown, tuple((choice, choice) for choice in choices), question)
         else:
-            await self._output.emit_text(translate("I have asked {person}, and go on when they have answered.", person=person))
+            self._say(translate("I have asked {person}, and go on when they have answered.", person=person))
         if not step.is_finished:
             self._park([asked])
         self._go_on()
@@ -169,7 +177,7 @@ class TurnQuestions:
                 await self._refuse(step, error)
                 raise ApprovalRefusedError(call.name, str(error)) from error
         group = approvers or self._sink.approvals.approvers or translate("an operator")
-        await self._output.emit_text(translate("This needs the approval of {group}. I go on when it is decided.", group=group))
+        self._say(translate("This needs the approval of {group}. I go on when it is decided.", group=group))
         if asked:
             self._park(asked)
         self._go_on()
@@ -233,6 +241,10 @@ class TurnQuestions:
         if self._output.streams:
             raise RuntimeError("close the streams before you ask a person: assist begins anew with the answer")
 
+    def _say(self, text: str) -> None:
+        """Emit a short text without awaiting: after the check of the questions, nothing may come between it and their count."""
+        self._output.emit_question(text, ())
+
     def _go_on(self) -> None:
         """Send what follows, if this was the last question of the earlier runs."""
         if not self._journal.repeats:
@@ -241,6 +253,7 @@ class TurnQuestions:
     def _park(self, asked: list[AskedQuestion]) -> None:
         self._output.hold_for_answer()
         self._journal.asked = asked
+        self._sink.count(asked)
         self._journal.is_closed = True
         raise TurnParked
 
@@ -254,5 +267,17 @@ def _check_question(question: str, choices: Sequence[str], schema: Mapping[str, 
         raise ValueError(f"choices are texts that are not empty, not {choices!r:.200}")
     if choices and schema is not None:
         raise ValueError("give choices or a schema, not both")
+    if schema is not None and not isinstance(schema, Mapping):
+        raise ValueError(f"schema is a JSON Schema, a mapping, not {schema!r:.200}")
     if not isinstance(timeout, timedelta) or not _MIN_TIMEOUT <= timeout <= MAX_TIMEOUT:
         raise ValueError(f"a question waits for one minute to {MAX_TIMEOUT.days} days, not {timeout!r}")
+
+
+async def _check_schema(schema: Mapping[str, Any] | None) -> None:
+    """Raise ValueError if no value can be checked against a JSON Schema: nobody could answer."""
+    if schema is None:
+        return
+    root = "the answer"
+    for problem in await find_problems(_SAMPLES, schema, root):
+        if problem is not None and not problem.startswith(f"{root}: "):
+            raise ValueError(f"nobody could answer this: {problem}")

@@ -67,6 +67,10 @@ class TurnDesk(Protocol):
         """Return the questions of a turn. `task` is that of `assist`, None in a command."""
         ...
 
+    def release(self, asked: Sequence[Any]) -> None:
+        """Count questions (`AskedQuestion`) no more, because they will not be stored."""
+        ...
+
     def park(self, turn: Any, started_at: datetime, reply: str | None) -> Commit[bool]:
         """Store the questions of a turn, and move its request out of the inbox. False if the request was erased before."""
         ...

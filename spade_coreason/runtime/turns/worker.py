@@ -249,6 +249,11 @@ class RequestHandler:
         output = self._open_output(active, queued)
         turn = Turn(services, mailbox, active, queued, output, now, person)
         final_event = await turn.run(turn.assist)
+        if isinstance(final_event, Parked) and mailbox.active is active:
+            await self._park(turn, now)
+            return
+        if turn.steps.asked:
+            services.questions.release(turn.steps.asked)
         if mailbox.active is not active:  # it was deleted, and the agent went on when it was cancelled
             output.cancel()
             self._inbox.close(queued.inbox_row)
@@ -257,10 +262,6 @@ class RequestHandler:
             await turn.close_cancelled()
             if self._revocation.has_lost_access(incoming):
                 self._revocation.refuse(queued)
-            return
-
-        if isinstance(final_event, Parked):
-            await self._park(turn, now)
             return
 
         # Update
