@@ -32,7 +32,8 @@ class ErasureReport:
 
     `memories` counts conversations in its interaction memory. `documents` counts knowledge that belongs to the person or to
     one of the conversations, turns included. The hashes of `audit_entries` are not deleted. `items` that the person published
-    to topics lose its name only, and `deleted_items` are deleted.
+    to topics lose its name only, and `deleted_items` are deleted. `questions` are those of the person's requests, and those of
+    others that the person was asked; `requests` has the requests that waited for their answers too.
     """
 
     conversation_ids: tuple[str, ...] = ()
@@ -49,6 +50,7 @@ class ErasureReport:
     deleted_items: int = 0
     notifications: int = 0
     schedules: int = 0
+    questions: int = 0
 
     @property
     def is_empty(self) -> bool:

@@ -21,6 +21,7 @@ from ..storage import (
     Incident,
     StoredConversation,
     StoredNotification,
+    StoredQuestion,
     StoredSchedule,
     TopicItem,
     find_spans,
@@ -61,6 +62,9 @@ async def export_person(
     - `topics`: at a topic broker, the `subscriptions` of the person, and the items that it `published`.
     - `notifications`: what the agent sent the person first in the last seven days, or will, and what a request of the person
       has sent to others; `schedules`: what is due for the person.
+    - `questions`: those that the person was asked, and those of their requests: open ones, and those of the last seven days.
+      One has its answer if the person gave it, or asked for it. `parked_requests`: the requests that wait for an answer; their
+      durable steps are in `requests`.
     - `requests`: the messages of the last seven days that are not finished, or that ended the process. Those whose turn was
       interrupted have its durable `steps`.
     - `finished_requests`: the number of the other messages of the last seven days. Their text is in the turns.
@@ -92,6 +96,11 @@ async def export_person(
         "topics": {"subscriptions": list(topics.patterns), "published": [_export_item(item) for item in topics.published]},
         "notifications": [_export_notification(one, owner) for one in await repository.notifications.load_about(owner)],
         "schedules": [_export_schedule(one) for one in await repository.schedules.load_about(owner)],
+        "questions": [_export_question(one, owner) for one in await repository.questions.load_about(owner)],
+        "parked_requests": [
+            {"parked_at": format_rfc3339(from_micros(one.parked_at)), "request": _parse_json(one.request)}
+            for one in await repository.questions.load_parked_of(owner)
+        ],
         "requests": telling,
         "finished_requests": len(requests) - len(telling),
     }
@@ -195,6 +204,26 @@ def _export_notification(notification: StoredNotification, person: str) -> dict[
         "due_at": format_rfc3339(public.due_at),
         "changed_at": format_rfc3339(public.changed_at),
         "content": _parse_json(notification.content),
+    }
+
+
+def _export_question(question: StoredQuestion, person: str) -> dict[str, Any]:
+    """Return a question. Others who were asked or who asked are not named, and the code of an approval is no one's to read."""
+    is_request, is_answer = question.requester == person, question.decided_by == person
+    answer = None if question.answer is None or not (is_request or is_answer) else _parse_json(question.answer)
+    return {
+        "question_id": question.question_id,
+        "kind": question.kind,
+        "is_of_own_request": is_request,
+        "is_answered_by_person": is_answer,
+        "thread": question.thread,
+        "text": question.text,
+        **_parse_json(question.form),
+        "state": question.state,
+        "answer": {name: value for name, value in answer.items() if name not in ("person", "by")} if answer else None,
+        "created_at": format_rfc3339(from_micros(question.created_at)),
+        "expires_at": format_rfc3339(from_micros(question.expires_at)),
+        "changed_at": format_rfc3339(from_micros(question.changed_at)),
     }
 
 

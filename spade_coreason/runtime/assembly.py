@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
@@ -245,7 +246,8 @@ class AgentParts:
         access_requests.decided.subscribe(lambda person, is_admitted: scheduler.resume() if is_admitted else None)
         if access.has_roster:
             access_requests.contacts_changed.subscribe(scheduler.resume)
-        questions = QuestionDesk(repository, access, policy.approvals, languages, recovery.queue, clock)
+        resume = partial(erasure.resume, recovery.queue)
+        questions = QuestionDesk(repository, access, policy.approvals, languages, resume, clock)
         control.questions = services.questions = questions
         intake.end_parked = questions.end_of_messages
         control.initiative = services.initiative = Initiative(services, notifier, scheduler, questions)

@@ -8,6 +8,7 @@ from datetime import datetime
 from functools import partial
 
 from ..domain.identifiers import recover_thread
+from ..domain.messages import InboundRequest
 from ..memory import (
     AgentInteractionMemory,
     ErasureReport,
@@ -17,7 +18,7 @@ from ..memory import (
     find_person_records,
     is_all_erased,
 )
-from ..storage import COMPACTION_VARIABLE, CutOffTurn, FoundConversation, StoredConversation, to_micros
+from ..storage import COMPACTION_VARIABLE, CutOffTurn, FoundConversation, PendingRequest, StoredConversation, to_micros
 from .intake.admission import Admission, refuse_for_deletion
 from .intake.conversation_loader import ConversationLoader
 from .intake.mailbox import Mailbox, MailboxTask, QueuedRequest
@@ -88,6 +89,17 @@ class LiveErasure:
         if (ended := self._admission.erased_people.pop(person, None)) is not None:
             ended.set()
 
+    def resume(self, queue: Callable[[PendingRequest], bool], pending: PendingRequest) -> bool:
+        """Queue a request that has the answer it was parked for. One of a person who is refused is left to their deletion.
+
+        If that is stopped before it comes to it, the request runs at the next start.
+        """
+        if self._admission.erased_people and pending.request is not None:
+            incoming = InboundRequest.from_json(pending.request, pending.channel)
+            if any(map(incoming.is_of, self._admission.erased_people)):
+                return True
+        return queue(pending)
+
     def count_dropped(self, person: str) -> int:
         """Return the number of waiting requests that `refuse_person` has dropped."""
         return self._dropped.get(person, 0)
@@ -157,6 +169,7 @@ class LiveErasure:
         """Delete all data about a person (a bare JID)."""
         services, mailboxes = self._services, list(self._services.mailboxes.of_sender(owner))
         services.mailboxes.drop_unqueued(owner)
+        asked = await services.repository.questions.delete_about(owner)  # before: an answer would queue its request
         await self._end_work(owner, mailboxes)
         self._quota_limit.forget(owner)
         _, records, _ = await find_person_records(services.repository, owner)
@@ -165,9 +178,10 @@ class LiveErasure:
         services.initiative.forget(owner)
         report = await erase_person(services.repository, self._memory, owner)
         services.initiative.forget(owner)  # it may have loaded some before they were deleted
+        services.initiative.wake()  # a question of others that waits for nobody ends
         self._loader.forget_person(owner)
         self._forget(mailboxes)
-        return report
+        return report + ErasureReport(requests=asked.requests, questions=asked.questions)
 
     async def erase_conversation(self, record: StoredConversation) -> ErasureReport:
         """Delete a conversation, with the copies of its variables in the scope of its person."""
@@ -176,6 +190,7 @@ class LiveErasure:
         thread = recover_thread(record.conversation_id, owner, services.jid)
         mailbox = mailbox or services.mailboxes.get(owner, thread)
         services.mailboxes.drop_unqueued(owner, thread)
+        asked = await services.repository.questions.delete_in(record)  # before: an answer would queue its request
         mailboxes = [mailbox] if mailbox is not None else []
         await self._end_work(owner, mailboxes)
         active = mailbox.active if mailbox is not None else None
@@ -191,7 +206,7 @@ class LiveErasure:
         services.initiative.forget(owner, [thread])
         self._loader.forget_copies(owner, values, await repository.load_variables("person", owner))
         self._forget(mailboxes)
-        return report
+        return report + ErasureReport(requests=asked.requests, questions=asked.questions)
 
     async def _erase_emptied(self, record: StoredConversation) -> ErasureReport:
         """Delete a conversation of which no turn is left, between two turns: a message that comes during it begins it anew.

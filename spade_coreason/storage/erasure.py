@@ -13,6 +13,7 @@ from . import audit
 from .incidents import delete_incidents_of_conversation, delete_incidents_of_person
 from .knowledge import delete_collections
 from .notifications import delete_notifications_about, delete_notifications_in
+from .questions import delete_questions_about, delete_questions_in
 from .records import (
     MESSAGE_COUNT_SCOPES,
     REFUSED_SCOPE,
@@ -49,15 +50,18 @@ def delete_everything(
 ) -> StorageErasureReport:
     """Delete conversations of an agent, and everything else about `person` (a bare JID) if one is given.
 
-    `with_due` also deletes the schedules and the notifications of these conversations.
+    `with_due` also deletes the schedules and the notifications of these conversations, and what asks a person in them.
 
     Run this inside a transaction of the writer.
     """
     turn_count = variable_count = request_count = preference_count = entry_count = incident_count = 0
-    subscription_count = item_count = notification_count = schedule_count = 0
+    subscription_count = item_count = notification_count = schedule_count = question_count = 0
     targets: list[DocumentCollection] = []
     for record in records:
         of_record = interactions.c.conversation == record.id
+        if with_due:
+            waiting = delete_questions_in(connection, agent, record)
+            request_count, question_count = request_count + waiting.requests, question_count + waiting.questions
         connection.execute(delete(interactions).where(of_record, interactions.c.body == ERASED_TURN))  # they were counted then
         turn_count += connection.execute(delete(interactions).where(of_record)).rowcount
         variable_count += connection.execute(_delete_variables(agent, "conversation", record.conversation_id)).rowcount
@@ -81,8 +85,10 @@ def delete_everything(
         # The keys stay, so that a duplicate of a message is still recognised.
         received = update(inbox).where(inbox.c.agent == agent, inbox.c.sender == person)
         closed = {"state": CLOSED, "request": None, "answer": None}
-        request_count = connection.execute(received.where(inbox.c.state == RECEIVED).values(closed)).rowcount
+        request_count += connection.execute(received.where(inbox.c.state == RECEIVED).values(closed)).rowcount
         connection.execute(received.where(inbox.c.state == ANSWERED).values(closed))  # the reply is not acknowledged yet
+        asked = delete_questions_about(connection, agent, person)
+        request_count, question_count = request_count + asked.requests, question_count + asked.questions
         of_person = select(inbox.c.id).where(inbox.c.agent == agent, inbox.c.sender == person)
         connection.execute(delete(steps).where(steps.c.request.in_(of_person)))
         connection.execute(received.values(sender=""))
@@ -107,6 +113,7 @@ def delete_everything(
         item_count,
         notification_count,
         schedule_count,
+        question_count,
     )
 
 

@@ -10,13 +10,14 @@ import json
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
+from uuid import UUID
 
 from sqlalchemy import ColumnElement, Connection, delete, func, insert, or_, select, update
 
 from ..contracts import NotificationState, QuestionState
-from ..domain.identifiers import NoticeKind, derive_notice_id
+from ..domain.identifiers import NoticeKind, derive_notice_id, recover_thread
 from .backends.database import Commit, Database
-from .records import PendingRequest, StoredStep, from_micros, to_micros
+from .records import PendingRequest, StoredConversation, StoredStep, from_micros, to_micros
 from .schema import (
     ANSWERED,
     CLOSED,
@@ -24,6 +25,7 @@ from .schema import (
     RECEIVED,
     asked_people,
     inbox,
+    interactions,
     notifications,
     parked_requests,
     questions,
@@ -260,6 +262,14 @@ class QuestionRepository:
     def _is_of(self, owner: str) -> tuple[ColumnElement[bool], ...]:
         return parked_requests.c.agent == self._agent, parked_requests.c.owner == owner
 
+    async def delete_about(self, person: str) -> DeletedQuestions:
+        """Delete the parked requests of a person (a bare JID), and the questions about them, as an erasure does."""
+        return await self._database.erase(lambda connection: delete_questions_about(connection, self._agent, person))
+
+    async def delete_in(self, record: StoredConversation) -> DeletedQuestions:
+        """Delete the parked requests of a conversation, and the questions of its requests, as an erasure does."""
+        return await self._database.erase(lambda connection: delete_questions_in(connection, self._agent, record))
+
     def remind_at_expiry(self, question: int, notices: Sequence[tuple[Any, ...]]) -> Commit[bool]:
         """Store that the people were reminded of a question, with the notifications that do so. It is next due when it ends."""
 
@@ -415,43 +425,68 @@ def delete_old_questions(connection: Connection, agent: str, now: datetime) -> N
     connection.execute(delete(questions).where(questions.c.agent == agent, *is_old))
 
 
-def delete_questions_about(connection: Connection, agent: str, person: str) -> int:
-    """Delete the questions of a person's requests, with these requests, and the marks of the person in others' questions.
+class DeletedQuestions(NamedTuple):
+    """The number of deleted parked requests, and of questions: those of these requests, and those that a person was asked."""
 
-    A question of others whose last person is deleted ends at the next look of the clock. Run it in a transaction of the writer.
+    requests: int
+    questions: int
+
+
+def delete_questions_about(connection: Connection, agent: str, person: str) -> DeletedQuestions:
+    """Delete the requests of a person (a bare JID) that are parked, all questions of their requests, and that they were asked.
+
+    A question of others loses the answer of the person. If nobody else was asked, it ends at the next look of the clock. The
+    result of a step stays in the request of another that goes on with it. Run it in a transaction of the writer.
     """
-    rows = connection.scalars(select(parked_requests.c.id).where(_is_parked_of(agent, person))).all()
-    count = len(rows)
-    for row in rows:
-        connection.execute(delete(steps).where(steps.c.request == row))
-        connection.execute(delete(questions).where(questions.c.request == row))
-        connection.execute(delete(parked_requests).where(parked_requests.c.id == row))
     is_own = questions.c.agent == agent
+    rows = connection.scalars(select(parked_requests.c.id).where(_is_parked_of(agent, person))).all()
+    count = _delete_parked(connection, rows)
     count += connection.execute(delete(questions).where(is_own, questions.c.requester == person)).rowcount
-    asked = select(asked_people.c.question).where(asked_people.c.agent == agent, asked_people.c.person == person)
     connection.execute(update(questions).where(is_own, questions.c.decided_by == person).values(decided_by="", answer=None))
-    nobody = (
-        ~select(asked_people.c.question)
-        .where(asked_people.c.question == questions.c.id, asked_people.c.person != person)
-        .exists()
-    )
-    now_due = update(questions).where(is_own, questions.c.id.in_(asked), questions.c.state == _OPEN, nobody)
-    connection.execute(now_due.values(wake_at=0, expires_at=0))
-    count += connection.execute(
-        delete(asked_people).where(asked_people.c.agent == agent, asked_people.c.person == person)
-    ).rowcount
-    return count
+    asked = select(asked_people.c.question).where(asked_people.c.agent == agent, asked_people.c.person == person)
+    others = asked_people.alias()
+    has_others = select(others.c.question).where(others.c.question == questions.c.id, others.c.person != person).exists()
+    now_due = update(questions).where(is_own, questions.c.id.in_(asked), questions.c.state == _OPEN, ~has_others)
+    connection.execute(now_due.values(wake_at=questions.c.created_at, expires_at=questions.c.created_at))
+    marks = delete(asked_people).where(asked_people.c.agent == agent, asked_people.c.person == person)
+    return DeletedQuestions(len(rows), count + connection.execute(marks).rowcount)
 
 
-def delete_questions_in(connection: Connection, agent: str, owner: str, thread: str | None) -> int:
-    """Delete the parked requests of a conversation with their questions, in a transaction of the writer."""
+def delete_questions_in(connection: Connection, agent: str, record: StoredConversation) -> DeletedQuestions:
+    """Delete the parked requests of a conversation, and the questions of its requests, in a transaction of the writer.
+
+    Call it before its turns are deleted: these tell which requests were its own.
+    """
+    owner, thread = record.owner, recover_thread(record.conversation_id, record.owner, agent)
     is_there = parked_requests.c.agent == agent, parked_requests.c.owner == owner, parked_requests.c.thread == thread
     rows = connection.scalars(select(parked_requests.c.id).where(*is_there)).all()
+    count = _delete_parked(connection, rows)
+    of_owner = (
+        select(questions.c.id, inbox.c.key)
+        .join(inbox, inbox.c.id == questions.c.request)
+        .where(questions.c.agent == agent, inbox.c.sender == owner)
+    )
+    turns = {row.id: str(UUID(bytes=row.key)) for row in connection.execute(of_owner)}
+    is_turn = interactions.c.conversation == record.id, interactions.c.interaction_id.in_(set(turns.values()))
+    found = set(connection.scalars(select(interactions.c.interaction_id).where(*is_turn))) if turns else set()
+    settled = [row for row, turn in turns.items() if turn in found]
+    if settled:
+        count += connection.execute(delete(questions).where(questions.c.id.in_(settled))).rowcount
+    return DeletedQuestions(len(rows), count)
+
+
+def _delete_parked(connection: Connection, rows: Sequence[int]) -> int:
+    """Delete parked requests, with their steps and what was said before they were parked. Return the number of questions."""
+    count = 0
     for row in rows:
+        of_row = select(questions).where(questions.c.request == row)
+        for found in connection.execute(of_row).all():
+            _withdraw_notices(connection, found.agent, StoredQuestion._make(found))
         connection.execute(delete(steps).where(steps.c.request == row))
-        connection.execute(delete(questions).where(questions.c.request == row))
+        connection.execute(update(inbox).where(inbox.c.id == row).values(state=CLOSED, request=None, answer=None))
+        count += connection.execute(delete(questions).where(questions.c.request == row)).rowcount
         connection.execute(delete(parked_requests).where(parked_requests.c.id == row))
-    return len(rows)
+    return count
 
 
 def _is_parked_of(agent: str, person: str) -> ColumnElement[bool]:

@@ -188,6 +188,8 @@ class StorageErasureReport:
     """Items of topics that the person had published; they lost its name only."""
     notifications: int = 0
     schedules: int = 0
+    questions: int = 0
+    """Questions of the person's requests, and those that the person was asked."""
 
 
 LAST_INTERACTION = 9

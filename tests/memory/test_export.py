@@ -27,6 +27,7 @@ from spade_coreason.storage.records import DocumentCollection, NewDocument, Stor
 from spade_coreason.storage.repository import AgentRepository
 from spade_coreason.storage.schedules import StoredSchedule
 from tests.support.records import open_repository
+from tests.support.stored_questions import CODE, store_question
 
 AGENT, OTHER, ALICE, BOB = "agent@localhost", "other@localhost", "alice@localhost", "bob@localhost"
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -85,6 +86,7 @@ async def store_everything(repository: AgentRepository, memory: AgentInteraction
     new = repository.notifications.make(str(uuid4()), owner, None, "", json.dumps([f"for {owner}"]), NOW)
     await repository.notifications.create(new, lambda count: NotificationDecision(NotificationState.WAITING, NOW), NOW)
     assert await repository.schedules.create(make_reminder(repository, owner), 100)
+    await store_question(repository, owner, owner, question_id=str(uuid4()))
 
 
 def make_reminder(repository: AgentRepository, owner: str) -> StoredSchedule:
@@ -152,7 +154,12 @@ async def test_everything_about_a_person_is_shown_and_nothing_about_others(
     assert export["documents"] == [{"person": ALICE, **document}, {"conversation": f"{ALICE}/long", **document}]
     assert [(entry["action"], entry["resource"]) for entry in export["audit"]] == [("tell", ALICE)]
     assert export["incidents"] == [{"incident": "1f2e3d4c", "occurred_at": "2026-01-02T03:04:05Z", "conversation_id": None}]
-    [waiting] = export["requests"]
+    waiting, parked = export["requests"]
+    assert parked["steps"] == [{"name": "ask", "use": 1}]
+    assert [one["request"]["payload"] for one in export["parked_requests"]] == [{"query": f"of {ALICE}"}]
+    [question] = export["questions"]
+    assert (question["text"], question["state"], question["is_of_own_request"]) == (f"pay({ALICE})", "open", True)
+    assert CODE not in json.dumps(question)
     assert export["finished_requests"] == 1202
     assert waiting == {
         "received_at": "2026-01-02T03:04:05Z",
@@ -171,7 +178,7 @@ async def test_the_export_contains_everything_that_is_erased_and_is_empty_afterw
         "conversation_ids": {entry["conversation_id"] for entry in export["conversations"]},
         "interactions": sum(len(entry["turns"]) for entry in export["conversations"]),
         "variables": sum(len(entry["variables"]) for entry in (*export["conversations"], export)),
-        "requests": len(export["requests"]),
+        "requests": len([one for one in export["requests"] if "request" in one]) + len(export["parked_requests"]),
         "memories": len(export["memories"]),
         "preferences": int(bool(export["preferences"])),
         "documents": len(export["documents"]),
@@ -181,6 +188,7 @@ async def test_the_export_contains_everything_that_is_erased_and_is_empty_afterw
         "items": len(export["topics"]["published"]),
         "notifications": len(export["notifications"]),
         "schedules": len(export["schedules"]),
+        "questions": len(export["questions"]),
     }
     assert all(counted.values())
     assert export["messages_today"] == {"today": {"day": f"{NOW:%Y-%m-%d}", "messages": 3, "bytes": 30}}
@@ -199,6 +207,8 @@ async def test_the_export_contains_everything_that_is_erased_and_is_empty_afterw
         "incidents",
         "notifications",
         "schedules",
+        "questions",
+        "parked_requests",
     )
     empty = await export_person(repository, memory, ALICE)
     assert not any(empty[kind] for kind in kinds)

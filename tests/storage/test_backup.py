@@ -9,6 +9,7 @@ import tarfile
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,8 +18,9 @@ from spade_coreason.storage import open_database
 from spade_coreason.storage.backup import back_up, restore
 from spade_coreason.storage.records import StoredStep, Variable
 from tests.support.databases import SAME_STANZA, SQLITE, execute, read_all_tables, read_rows
-from tests.support.records import AGENT, ALICE, NOW, new_conversation, open_repository, receive_request, store_turn
+from tests.support.records import AGENT, ALICE, BOB, NOW, new_conversation, open_repository, receive_request, store_turn
 from tests.support.servers.postgres import Postgres
+from tests.support.stored_questions import store_question, take_answer
 
 
 def ignore_progress(done: int, total: int) -> None:
@@ -33,14 +35,21 @@ async def fill(url: str, memory_dir: Path, turns: int = 30) -> None:
         row = await store_turn(repository, row, Variable("person", ALICE, "v", f'"{number} ☂"'), answer='["<message/>"]')
     request = await receive_request(repository, key=b"k" * 16)
     await repository.inbox.save_step(request, StoredStep("charge", 1, "0" * 64, '"☂"'))
+    await store_question(repository, ALICE, BOB)
     await database.close()
     memory = AgentInteractionMemory(AGENT, memory_dir)
     memory.add_information("t", "a plane on Friday ☂")
 
 
+def read_data(url: str) -> dict[str, list[dict[str, Any]]]:
+    """Return the rows of all tables that `fill` has filled."""
+    others = {table: read_rows(url, table) for table in ("steps", "parked_requests", "questions")}
+    return {**read_all_tables(url), **others, "asked_people": execute(url, "SELECT * FROM asked_people")}
+
+
 async def test_a_backup_is_restored_into_either_database(database_url: str, postgres: Postgres, tmp_path: Path) -> None:
     await fill(database_url, tmp_path / "memory")
-    kept = {**read_all_tables(database_url), "steps": read_rows(database_url, "steps")}
+    kept = read_data(database_url)
     seen: list[tuple[int, int]] = []
     database = await open_database(database_url, is_read_only=True)
     about = await back_up(database, tmp_path / "memory", tmp_path / "b.tar", "1", lambda *done: seen.append(done))
@@ -55,7 +64,7 @@ async def test_a_backup_is_restored_into_either_database(database_url: str, post
         database = await open_database(target, "off")
         assert await restore(database, memory_dir, tmp_path / "b.tar", ignore_progress) == about
         await database.close()
-        assert {**read_all_tables(target), "steps": read_rows(target, "steps")} == kept
+        assert read_data(target) == kept
         assert AgentInteractionMemory(AGENT, memory_dir).get_information("t") == ["a plane on Friday ☂"]
         # What was known is known, and row ids go on.
         database = await open_database(target, "off")
@@ -63,6 +72,9 @@ async def test_a_backup_is_restored_into_either_database(database_url: str, post
         assert not await repository.inbox.receive(b"k" * 16, ALICE, "{}", NOW, evidence=SAME_STANZA)[1]
         row = (await repository.find_conversations(["t"]))["t"]
         assert (await store_turn(repository, row)).turns == 31
+        # A request that waited for an answer goes on with it.
+        [question] = await repository.questions.load_asked(BOB)
+        assert await take_answer(repository, question, BOB) == {"ask": '{"approved": true}'}
         await database.close()
 
 

@@ -62,6 +62,9 @@ PURPOSES = {
     "topic_deliveries": Purpose("deleted", None, "the delivery"),  # of items that others have published
     "notifications": Purpose("deleted", "notifications", "seven days after the last change"),
     "schedules": Purpose("deleted", "schedules", "the last due time"),
+    "parked_requests": Purpose("deleted", "parked_requests", "the answer, or the end of its time"),
+    "questions": Purpose("deleted", "questions", "seven days after the last change"),
+    "asked_people": Purpose("deleted", "questions", "the deletion of the question"),
     "sequences": Purpose("about nobody", None, None, is_backed_up=False),  # it goes on behind the restored row ids
     "compatibility": Purpose("about nobody", None, None, is_backed_up=False),  # of the program that restores
     "alembic_version": Purpose("about nobody", None, None, is_backed_up=False),
@@ -123,6 +126,9 @@ def make_rows(person: str, first: int) -> dict[str, list[dict[str, Any]]]:
         "topic_deliveries": [{**of_agent, "item": first, "subscriber": person, "topic": "t", "failures": 1, "error": secret}],
         "notifications": [make_notification(first, person)],
         "schedules": [make_schedule(first, person)],
+        "parked_requests": [make_parked(first, person)],
+        "questions": [make_question(first, person)],
+        "asked_people": [{**of_agent, "question": first, "person": person}],
     }
 
 
@@ -148,6 +154,24 @@ def make_schedule(row: int, owner: str, root: str = "") -> dict[str, Any]:
         **{"thread": secret, "origin": json.dumps({"sender": secret}), "payload": json.dumps({"query": secret})},
         **{"cron": "", "zone": "", "missed": "once", "state": "waiting", "reason": ""},
         **dict.fromkeys(("created_at", "due_at", "wake_at"), 1),
+    }
+
+
+def make_parked(row: int, owner: str, root: str = "") -> dict[str, Any]:
+    request = json.dumps({"query": secret_of(root or owner)})
+    return {
+        **{"id": row, "agent": AGENT, "key": bytes([row] * 16), "owner": owner, "root": root, "thread": None},
+        **{"request": request, "digest": b"", "channel": "xmpp", "message_ids": "[]", "parked_at": 1},
+    }
+
+
+def make_question(row: int, requester: str) -> dict[str, Any]:
+    secret = secret_of(requester)
+    return {
+        **{"id": row, "agent": AGENT, "question_id": str(UUID(int=row)), "request": row, "kind": "question", "step": secret},
+        **{"number": 1, "thread": None, "requester": requester, "text": secret, "form": "{}", "code": "ABC", "reference": ""},
+        **{"state": "open", "answer": json.dumps({"text": secret, "person": requester}), "decided_by": requester},
+        **dict.fromkeys(("created_at", "expires_at", "wake_at", "changed_at"), 1),
     }
 
 
@@ -222,6 +246,9 @@ def make_rows_behind_others(first: int) -> dict[str, list[dict[str, Any]]]:
         ],
         "notifications": [make_notification(first, OTHER_AGENT, ALICE)],
         "schedules": [make_schedule(first, OTHER_AGENT, ALICE)],
+        "parked_requests": [make_parked(first, OTHER_AGENT, ALICE)],
+        "questions": [make_question(first, ALICE)],
+        "asked_people": [{**of_agent, "question": first, "person": "carol@localhost"}],
     }
 
 
@@ -286,20 +313,24 @@ async def test_what_is_due_in_a_conversation_is_deleted_by_forget_but_not_by_its
         for row, (owner, place) in enumerate(places, 1):
             connection.execute(insert(schema.notifications), [{**make_notification(row, owner), "thread": place}])
             connection.execute(insert(schema.schedules), [{**make_schedule(row, owner), "thread": place}])
+            connection.execute(insert(schema.parked_requests), [{**make_parked(row, owner), "thread": place}])
+            connection.execute(insert(schema.questions), [make_question(row, owner)])
 
     async def read_left() -> list[list[int]]:
         notifications = await repository.notifications.load_newest()
-        return [sorted(one.id for one in rows) for rows in (notifications, await repository.schedules.load_all())]
+        lists = notifications, await repository.schedules.load_all(), await repository.questions.load_all()
+        return [sorted(one.id for one in rows) for rows in lists]
 
     await database.write(store)
     by_retention = await store_turn(repository, new_conversation(repository, name))
     report = await repository.delete_conversation(by_retention)
-    assert (report.interactions, report.notifications, report.schedules) == (1, 0, 0)
-    assert await read_left() == [[1, 2, 3], [1, 2, 3]]
+    assert (report.interactions, report.notifications, report.schedules, report.questions) == (1, 0, 0, 0)
+    assert await read_left() == [[1, 2, 3]] * 3
     forgotten = await store_turn(repository, new_conversation(repository, name))
     report = await repository.delete_conversation(forgotten, with_copies=True)
     assert (report.interactions, report.notifications, report.schedules) == (1, 1, 1)
-    assert await read_left() == [[2, 3], [2, 3]]
+    assert (report.requests, report.questions) == (1, 1)
+    assert await read_left() == [[2, 3]] * 3
 
 
 async def test_what_came_from_a_person_by_way_of_an_agent_is_found_in_each_table(database_url: str) -> None:

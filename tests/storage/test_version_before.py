@@ -16,6 +16,7 @@ from spade_coreason.storage import check_health, open_database, schema
 from spade_coreason.storage.repository import AgentRepository
 from tests.support.program import clean_environment
 from tests.support.records import ALICE, BOB, new_conversation, open_repository, store_turn
+from tests.support.stored_questions import store_question, take_answer
 from tests.support.wait import TIMEOUT_S
 
 ROOT = Path(__file__).parents[2]
@@ -71,6 +72,7 @@ async def test_the_version_before_runs_on_the_schema_of_today(database_url: str,
     database = await open_database(database_url, "off")
     repository = await open_repository(database)
     await store_turn(repository, new_conversation(repository, "of alice"))
+    question = await store_question(repository, ALICE, BOB)
     await database.close()
 
     command = [sys.executable, "-c", PROGRAM, str(tmp_path), database_url]
@@ -88,4 +90,5 @@ async def test_the_version_before_runs_on_the_schema_of_today(database_url: str,
     assert (health.schema, health.problems) == (schema.REVISION, ())
     found = await AgentRepository(database, AGENT).list_conversations()
     assert {record.owner: record.turns for record in found} == {ALICE: 1, BOB: 4}
+    assert await take_answer(await open_repository(database), question, BOB) == {"ask": '{"approved": true}'}
     await database.close()

@@ -1,17 +1,84 @@
-"""A stored request that waits for an approval."""
+"""Stored questions, with the requests that wait for their answers."""
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
 from spade_coreason.contracts import QuestionState
 from spade_coreason.domain.channel_kinds import PERSON
 from spade_coreason.domain.messages import EarlierRuns, InboundRequest
-from spade_coreason.storage import AgentRepository, NewQuestion, ParkedRequest, StoredQuestion, to_micros
+from spade_coreason.storage import (
+    AgentRepository,
+    NewQuestion,
+    ParkedRequest,
+    StoredQuestion,
+    StoredStep,
+    to_micros,
+)
 from tests.support.records import receive_request
 
 APPROVAL, CODE = "5b2b8c1e-0000-4000-8000-000000000003", "K7QX2M"
+
+
+def make_question(
+    repository: AgentRepository,
+    request: int,
+    requester: str,
+    *,
+    question_id: str = APPROVAL,
+    code: str = CODE,
+    number: int = 1,
+    asked_at: datetime | None = None,
+    timeout: timedelta = timedelta(days=1),
+) -> StoredQuestion:
+    """Return an open question of a request. By default it is an approval."""
+    now = asked_at or datetime.now(UTC)
+    micros, ends = to_micros(now), to_micros(now + timeout)
+    return StoredQuestion(
+        id=repository.questions.next_id(),
+        agent=repository.agent,
+        question_id=question_id,
+        request=request,
+        kind="approval" if question_id == APPROVAL else "question",
+        step="ask",
+        number=number,
+        thread=None,
+        requester=requester,
+        text=f"pay({requester})",
+        form="{}",
+        code=code,
+        reference="",
+        state=QuestionState.OPEN.value,
+        answer=None,
+        decided_by="",
+        created_at=micros,
+        expires_at=ends,
+        wake_at=to_micros(now + timeout / 2),
+        changed_at=micros,
+    )
+
+
+async def receive_parked(
+    repository: AgentRepository, owner: str, *, root: str = "", thread: str | None = None, at: datetime | None = None
+) -> ParkedRequest:
+    """Store a request in the inbox, and return the row with which it is parked. Its channel is not installed."""
+    now, key = at or datetime.now(UTC), uuid4().bytes
+    text = json.dumps({"sender": owner, "payload": {"query": f"of {root or owner}"}})
+    row, is_new, _ = repository.inbox.receive(key, owner, text, now, channel="not installed")
+    assert await is_new
+    channel, micros = "not installed", to_micros(now)
+    return ParkedRequest(row, repository.agent, key, owner, root, thread, text, b"", channel, "[]", micros)
+
+
+async def store_question(repository: AgentRepository, requester: str, *people: str) -> StoredQuestion:
+    """Store a request of a person that waits until one of these people has answered it."""
+    parked = await receive_parked(repository, requester)
+    question = make_question(repository, parked.id, requester, question_id=str(uuid4()))
+    step = StoredStep("ask", 1, f"hash of {requester}", None)
+    assert await repository.questions.park(parked, [NewQuestion(question, people)], [], [step], None)
+    return question
 
 
 async def store_approval(repository: AgentRepository, requester: str, approver: str, call: str = 'pay(["a secret"])') -> None:
@@ -24,26 +91,15 @@ async def store_approval(repository: AgentRepository, requester: str, approver: 
     parked = ParkedRequest(
         row, repository.agent, key, requester, "", None, incoming.to_json(), b"", "xmpp", "[]", to_micros(now)
     )
-    question = StoredQuestion(
-        id=repository.questions.next_id(),
-        agent=repository.agent,
-        question_id=APPROVAL,
-        request=row,
-        kind="approval",
-        step=step[0],
-        number=step[1],
-        thread=None,
-        requester=requester,
-        text=call,
-        form="{}",
-        code=CODE,
-        reference="",
-        state=QuestionState.OPEN.value,
-        answer=None,
-        decided_by="",
-        created_at=to_micros(now),
-        expires_at=to_micros(now + timedelta(days=1)),
-        wake_at=to_micros(now + timedelta(hours=12)),
-        changed_at=to_micros(now),
-    )
+    question = make_question(repository, row, requester)._replace(step=step[0], text=call)
     assert await repository.questions.park(parked, [NewQuestion(question, (approver,))], [], [], None)
+
+
+async def take_answer(repository: AgentRepository, question: StoredQuestion, person: str) -> dict[str, str | None]:
+    """Approve a question, which is the last one of its request, and return the steps with which the request runs again."""
+    now = datetime.now(UTC)
+    settled = await repository.questions.settle(question.id, QuestionState.APPROVED, '{"approved": true}', person, now)
+    assert settled is not None
+    assert settled.pending is not None
+    steps = await repository.inbox.load_steps(settled.pending.inbox_row)
+    return {step.name: step.result for step in steps}

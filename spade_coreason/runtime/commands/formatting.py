@@ -126,6 +126,8 @@ def describe_deleted(report: ErasureReport) -> str:
         parts.append(translate_plural("{number} reminder or schedule", "{number} reminders or schedules", number))
     if number := report.notifications:
         parts.append(translate_plural("{number} notification", "{number} notifications", number))
+    if number := report.questions:
+        parts.append(translate_plural("{number} question", "{number} questions", number))
     if report.preferences:
         parts.append(translate("your settings"))
     return translate("Deleted: {list}.", list=", ".join(parts)) if parts else translate("Deleted.")

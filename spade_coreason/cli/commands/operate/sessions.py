@@ -224,6 +224,7 @@ def print_erasure(agent: str, erasure: ErasureReport) -> None:
         *([_count_text(erasure.deleted_items, "published item")] if erasure.deleted_items else []),
         *([_count_text(erasure.schedules, "schedule")] if erasure.schedules else []),
         *([_count_text(erasure.notifications, "notification")] if erasure.notifications else []),
+        *([_count_text(erasure.questions, "question")] if erasure.questions else []),
     ]
     if erasure.preferences:
         parts.append("preferences")
