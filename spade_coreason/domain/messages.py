@@ -253,7 +253,9 @@ class EarlierRuns(NamedTuple):
     values: tuple[tuple[str, str, str | None], ...]
     """The variables that they have looked at: scope, name, and the value as JSON text, None without one."""
     metadata: Mapping[str, Any]
-    """What the request has told of the person and of its delivery (`MAY_CHANGE`), which may be something else now."""
+    """The metadata of the request that may be something else now (`MAY_CHANGE`)."""
+    tokens: int
+    """The tokens of language models that they have used, and which are counted."""
 
 
 @value

@@ -171,6 +171,7 @@ class QuestionDesk:
             tuple((each.step.name, each.step.number) for each in journal.asked),
             turn.changes.seen,
             {name: value for name, value in turn.request.metadata.items() if name in MAY_CHANGE},
+            turn.counted_tokens,
         )
         root = incoming.stored_root or ""
         return ParkedRequest(

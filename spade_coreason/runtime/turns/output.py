@@ -107,6 +107,8 @@ class TurnOutput:
         """The encoder of the reply, while the events are those that an earlier run has sent."""
         self._thought_count = 0
         self.is_closed = False
+        self._is_parking = False
+        """True from a question to the end of the run that has asked it: what the run has cost is recorded meanwhile."""
         self.is_held = False
         """True once the buffered block is held back until the turn is stored. The agent is done by then."""
         self.stored_reply: str | None = None
@@ -178,7 +180,8 @@ class TurnOutput:
 
     def record(self, event: dict[str, Any]) -> None:
         """Record an internal event. It is not sent."""
-        self.require_open()
+        if not self._is_parking:
+            self.require_open()
         self.events.append(event)
 
     def open_stream(self, title: str | None) -> TurnStream:
@@ -211,7 +214,7 @@ class TurnOutput:
 
     def hold_for_answer(self) -> None:
         """Take no further events: the turn has asked a person, and ends. What is buffered waits until that is stored."""
-        self.is_held = self.is_closed = True
+        self.is_held = self.is_closed = self._is_parking = True
 
     # The end of the turn
 
@@ -361,7 +364,7 @@ class TurnOutput:
             self.send(self._drain_buffer())
 
     def _close(self) -> None:
-        self.is_closed = True
+        self.is_closed, self._is_parking = True, False
         timers = self.timers
         if self.encoder.shows_typing:
             timers.typing.cancel(self._show_typing)

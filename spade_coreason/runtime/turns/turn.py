@@ -115,6 +115,8 @@ class Turn:
     """The call of the agent, once it has begun."""
     has_failed: bool = False
     """True if the turn counts as failed in the status of the conversation."""
+    counted_tokens: int = 0
+    """The tokens of this run and the earlier ones that are counted."""
 
     def __post_init__(self) -> None:
         services, active, queued = self.services, self.conversation, self.queued
@@ -146,6 +148,7 @@ class Turn:
             self.changes.repeat(earlier.values, self.steps.fail)
             self.output.repeat(earlier.parts)
             self.session.later_turns = max(0, active.record.turns - earlier.turns)
+            self.counted_tokens = earlier.tokens
 
     def assist(self) -> Awaitable[object]:
         """Call the agent, through its interceptors."""
@@ -304,11 +307,17 @@ class Turn:
         await self.services.repository.inbox.finish(self.queued.inbox_row, self.conversation.record, None, None, usage)
 
     async def count_usage(self, usage: dict[str, Any]) -> list[Variable]:
-        """Add the tokens of the turn to the counters, and return the counters as variables to store."""
-        if not usage:
+        """Add the tokens of the turn to the counters, and return the counters as variables to store.
+
+        A run that begins anew after a question reports what the earlier ones have used, too; that is counted already.
+        """
+        tokens = usage.get("total_tokens")
+        if not isinstance(tokens, int) or tokens <= self.counted_tokens:
             return []
-        record = self.conversation.record
-        return await self.services.usage.add(usage, self.queued.incoming.person or record.owner, record.conversation_id)
+        record, new_tokens = self.conversation.record, tokens - self.counted_tokens
+        self.counted_tokens = tokens
+        person = self.queued.incoming.person or record.owner
+        return await self.services.usage.add({"total_tokens": new_tokens}, person, record.conversation_id)
 
     def store(
         self, final_messages: list[OutboundMessage], turn: TurnRecord | None, usage: Sequence[Variable] = ()

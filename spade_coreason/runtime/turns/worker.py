@@ -305,6 +305,8 @@ class RequestHandler:
         services, queued, active = self._services, turn.queued, turn.conversation
         final_messages = turn.output.finish(Parked())
         services.repository.save_conversation(active.record)
+        for counter in await turn.count_usage(sum_usage(turn.output.events)):
+            services.repository.save_variable(*counter)
         if not await services.questions.park(turn, now, turn.output.stored_reply):
             log.info("%s: a request of %s was deleted before it could wait for an answer", services.jid, turn.mailbox.sender)
             return
