@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from ..config import read_run_file
+from ..config import find_approver_problem, read_run_file
 from ..domain.jid import bare_jid
 from ..exceptions import (
     ConfigError,
@@ -22,7 +22,7 @@ from ..exceptions import (
     StoreError,
 )
 from . import errors
-from .dry_run import HasMCPServers, HasModels, build_unstarted_agent
+from .dry_run import HasApprovers, HasMCPServers, HasModels, build_unstarted_agent
 from .settings import sqlite_file
 
 if TYPE_CHECKING:
@@ -194,6 +194,9 @@ async def _check_agents(settings: Settings) -> AsyncIterator[Finding]:
             continue
         metadata = built.manifest.metadata
         yield Finding(jid, "good", f"{agent.agent} ({metadata.name} {metadata.version})")
+        group = built.approvers if isinstance(built, HasApprovers) else None
+        if group is not None and (mistake := find_approver_problem(settings, agent, group)) is not None:
+            yield error_finding(jid, ConfigError(f"{place}.options.approvals.approvers", mistake))
         if isinstance(built, HasModels):
             for problem in await built.examine_models():
                 # A server that is offline now, or a model that it does not list, may work when a person asks.

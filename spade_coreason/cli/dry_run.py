@@ -30,6 +30,14 @@ class HasModels(Protocol):
     async def examine_models(self) -> Sequence[CoReasonError]: ...
 
 
+@runtime_checkable
+class HasApprovers(Protocol):
+    """An agent that names the group which approves its calls; None if it is that of the settings."""
+
+    @property
+    def approvers(self) -> str | None: ...
+
+
 def build_unstarted_agent(settings: Settings, number: int) -> Agent:
     """Build a configured agent without starting it. Raise ConfigError as `load_agent` and `load_interceptors` do."""
     from ..memory import AgentInteractionMemory

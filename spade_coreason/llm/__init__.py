@@ -21,9 +21,9 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         ],
         "guardrails.declaration": ["Guardrail", "Length"],
         "mcp.offers": ["Offer"],
-        "options": ["Endpoint", "Limits", "Pictures"],
+        "options": ["Endpoint", "Limits", "Pictures", "ToolApprovals"],
         "script": ["MODEL_NAME", "REMEDY"],
         "scripted": ["ScriptedModel"],
-        "tools.function": ["Tool"],
+        "tools.function": ["Tool", "tool"],
     },
 )

@@ -26,6 +26,7 @@ from .options import (
     Endpoint as Endpoint,
     Limits as Limits,
     Pictures as Pictures,
+    ToolApprovals as ToolApprovals,
 )
 from .script import (
     MODEL_NAME as MODEL_NAME,
@@ -36,4 +37,5 @@ from .scripted import (
 )
 from .tools.function import (
     Tool as Tool,
+    tool as tool,
 )

@@ -30,12 +30,13 @@ from .mcp.servers import MCPServers
 from .model.client import ModelClient
 from .model.fallback import ModelWithFallback
 from .model.stand_in import StandIn, find_stand_in
-from .options import Endpoint, Limits, Pictures, parse_options, require_list, require_texts
+from .options import Endpoint, Limits, Pictures, ToolApprovals, parse_options, require_list, require_texts
 from .output import ReplyStreamer
 from .pictures import LoadedPictures, PictureLoader
 from .prompts import build_system_messages, render_request
 from .script import MODEL_NAME, REMEDY, ScriptStandIn
 from .structured import build_response_format, build_schema_instruction, find_data_capability
+from .tools.approval import ApprovalGate
 from .tools.builtin import RESERVED_TOOL_NAMES, build_ask_agent_tool, build_memory_tools, build_recall_tool
 from .tools.execution import Toolbox, ToolRunner
 from .tools.function import Tool, build_tool
@@ -47,7 +48,6 @@ _MIN_SCORE = 0.7
 _REMEDIES = {
     "budget_caps": "use the option `budgets`",
     "allowed_domains": "use the options `agents` and `mcp`",
-    "human_in_the_loop": "tools are called without confirmation by a person",
 }
 
 
@@ -77,6 +77,7 @@ class LLMAgent:
       "script" is a script that plays a model, unless a server's URL is named.
     - `fallback_model`: is asked where `model` fails.
     - `endpoint`: an Endpoint, or a mapping with its fields.
+    - `approvals`: the approvals of tool calls by people: ToolApprovals, or a mapping with its fields.
     - `limits` and `budgets`: Limits and Budgets, or mappings with their fields. A model that is not on this machine has a
       budget of a million tokens a day, unless `agent_day` is set.
     - `tools`: functions, Tools or "module:function".
@@ -115,6 +116,7 @@ class LLMAgent:
         fallback_model: str | None = None,
         endpoint: Endpoint | Mapping[str, Any] | None = None,
         limits: Limits | Mapping[str, Any] | None = None,
+        approvals: ToolApprovals | Mapping[str, Any] | None = None,
         tools: Sequence[Tool | Callable[..., Any] | str] = (),
         mcp: Mapping[str, Any] | None = None,
         agents: Sequence[str] = (),
@@ -136,6 +138,7 @@ class LLMAgent:
         if self._agents and peers is None:
             raise ConfigError("options.agents", "there is nothing to ask them with; give the parameter peers")
         self._limits = parse_options(Limits, limits, "options.limits")
+        self._approvals = parse_options(ToolApprovals, approvals, "options.approvals")
         self._termination_markers = require_texts(termination_markers, "options.termination_markers")
         self._shows_tools = show_tools
         stand_in = find_stand_in()
@@ -151,6 +154,7 @@ class LLMAgent:
         self.mcp_servers = MCPServers(mcp, manifest)
         """The MCP servers of the agent."""
         _check_tool_names(self._tools, self.mcp_servers)
+        self._approved_tools = self._find_approved_tools()
         for line in unsupported_manifest_parts(manifest, {*RESERVED_TOOL_NAMES, *(tool.name for tool in self._tools)}):
             log.warning("%s: %s", manifest.metadata.name, line)
         self._count_tokens = count or counter_for("auto")
@@ -198,6 +202,11 @@ class LLMAgent:
         """Close the connections, and stop the programs of MCP servers."""
         await self.mcp_servers.close()
         await self._client.close()
+
+    @property
+    def approvers(self) -> str | None:
+        """The group that approves tool calls (`options.approvals.approvers`); None for that of the settings."""
+        return self._approvals.approvers
 
     async def examine_mcp_servers(self) -> tuple[Sequence[Offer], Sequence[CoReasonError]]:
         """List the tools and the errors of the MCP servers, for an agent that is not started."""
@@ -321,7 +330,24 @@ class LLMAgent:
             tools += build_memory_tools(self._memory, _conversation_id(request, session))
         if self._peers is not None and self._agents:
             tools.append(build_ask_agent_tool(self._peers, self._agents, self._limits.tool_timeout_s))
-        return Toolbox(tools, self._limits, session)
+        return Toolbox(tools, self._limits, session, ApprovalGate(self._approvals, self._approved_tools, session))
+
+    def _find_approved_tools(self) -> frozenset[str]:
+        """Return the tools that `human_in_the_loop` of the manifest names. ConfigError for an unknown name."""
+        policy, nodes = self._manifest.policy, _node_ids(self._manifest)
+        own = {*RESERVED_TOOL_NAMES, *(tool.name for tool in self._tools)}
+        found = set()
+        for number, name in enumerate(policy.human_in_the_loop if policy is not None else ()):
+            tool = name if name in own else self.mcp_servers.find_tool_name(name)
+            if tool is not None:
+                found.add(tool)
+            elif name in nodes:
+                text = "%s: policy.human_in_the_loop[%d] of the manifest has no effect: nodes are not run; name tools"
+                log.warning(text, self._manifest.metadata.name, number)
+            else:
+                remedy = "name a tool of the agent, mcp://server/tool, or the id of a node"
+                raise ConfigError(f"policy.human_in_the_loop[{number}]", f'there is no tool or node "{name}"; {remedy}')
+        return frozenset(found)
 
 
 def _model_name(manifest: AgentDefinition, stand_in: StandIn | None) -> str:
@@ -342,6 +368,11 @@ def _manifest_fields(manifest: AgentDefinition) -> dict[str, Any]:
     if config is None or "temperature" not in config.model_fields_set:  # some models only accept their own
         return {}
     return {"temperature": config.temperature}
+
+
+def _node_ids(manifest: AgentDefinition) -> set[str]:
+    ids = (node.get("id") if isinstance(node, Mapping) else node for node in manifest.config.nodes)
+    return {node_id for node_id in ids if isinstance(node_id, str)}
 
 
 def _conversation_id(request: AgentRequest, session: SessionHandle) -> str:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import timedelta
+from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 from uuid import uuid4
 
-from ..contracts import Interaction, ResponseHandler, SessionHandle, Stream, StreamHandle
+from ..contracts import Interaction, ResponseHandler, RiskLevel, SessionHandle, Stream, StreamHandle
+from ..contracts.authoring import OnUncertain
 from ..domain.texts.json_text import dump_json
-from ..runtime import MAX_RESULT_BYTES
+from ..runtime import MAX_RESULT_BYTES, ApprovalCall, ApprovalDecision
 
 T = TypeVar("T")
 
@@ -31,7 +33,28 @@ class _WithEnd(Protocol):
 
 @runtime_checkable
 class _WithSteps(Protocol):
-    async def run_once(self, name: str, function: Callable[..., Any], *args: Any) -> Any: ...
+    async def run_once(self, name: str, function: Callable[..., Any], *args: Any, **options: Any) -> Any: ...
+
+
+class TurnApprovals(Protocol):
+    """The approvals of one turn, as tools use them."""
+
+    @property
+    def from_risk(self) -> RiskLevel | None:
+        """The risk from which the settings require an approval. None: from none on."""
+        ...
+
+    async def decide(
+        self, calls: Sequence[ApprovalCall], approvers: str | None, timeout: timedelta | None = None
+    ) -> list[ApprovalDecision]:
+        """Ask for the approval of calls, all at once, and return the decisions in their order."""
+        ...
+
+
+@runtime_checkable
+class _WithApprovals(Protocol):
+    @property
+    def open_approvals(self) -> Callable[[], TurnApprovals]: ...
 
 
 @runtime_checkable
@@ -50,11 +73,22 @@ def end_episode(session: SessionHandle) -> None:
         session.end()
 
 
-async def run_once(session: SessionHandle, name: str, function: Callable[[str], Awaitable[T]], *args: str) -> T:
+def open_approvals(session: SessionHandle) -> TurnApprovals | None:
+    """Return the approvals of a turn; None if nobody can be asked, as in a session of the seed or in another process."""
+    return session.open_approvals() if isinstance(session, _WithApprovals) else None
+
+
+async def run_once(
+    session: SessionHandle,
+    name: str,
+    function: Callable[[str], Awaitable[T]],
+    *args: str,
+    on_uncertain: OnUncertain = "retry",
+) -> T:
     """Run a durable step: `function` gets its idempotency key, and returns a JSON value. `args` tell what it does.
 
-    A result that is too large to be stored is made again by a later run, with the same key. A session of the seed has no
-    durable steps, so the function runs each time.
+    A result that is too large to be stored is made again by a later run, with the same key; with `on_uncertain` "fail" it is
+    None then. A session of the seed has no durable steps, so the function runs each time.
     """
     if not isinstance(session, _WithSteps):
         return await function(str(uuid4()))
@@ -65,11 +99,13 @@ async def run_once(session: SessionHandle, name: str, function: Callable[[str], 
         is_small = len(dump_json(result).encode()) <= MAX_RESULT_BYTES - _RESERVED_BYTES
         return {"result": result} if is_small else {"key": idempotency_key}
 
-    stored = await session.run_once(name, run, *args)
+    options = {} if on_uncertain == "retry" else {"on_uncertain": on_uncertain}
+    stored = await session.run_once(name, run, *args, **options)
     if results:
         return results[0]
-    result: T = stored["result"] if "result" in stored else await function(stored["key"])
-    return result
+    if "result" in stored or on_uncertain == "fail":
+        return cast(T, stored.get("result"))
+    return await function(stored["key"])
 
 
 async def show_step(response: ResponseHandler, content: str) -> None:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from ipaddress import ip_network
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
 
 from ..config import describe_field_mistakes
+from ..contracts import RiskLevel
+from ..domain.questions import MAX_TIMEOUT
 from ..exceptions import ConfigError
 from ..memory import check_key
 
@@ -115,6 +118,25 @@ class Limits(StrictOptions):
     result_characters: int = Field(default=16_000, ge=100)
     repairs: int = Field(default=2, ge=0)
     passages: int = Field(default=3, ge=0)
+
+
+class ToolApprovals(StrictOptions):
+    """The approvals of tool calls by people. What is not given is that of the settings (`approvals`).
+
+    - `from_risk`: the risk from which a tool call needs an approval: "safe", "standard" or "critical". With "never", only the
+      tools in the manifest's `human_in_the_loop` need one.
+    - `approvers`: the group of `access.groups` whose members approve.
+    - `timeout_h`: hours that an approval waits, at most 168. Then the tool is not called.
+    """
+
+    from_risk: RiskLevel | Literal["never"] | None = None
+    approvers: str | None = Field(default=None, min_length=1)
+    timeout_h: float | None = Field(default=None, ge=1 / 60, le=MAX_TIMEOUT.total_seconds() / 3600)
+
+    @property
+    def timeout(self) -> timedelta | None:
+        """The time that an approval waits; None for that of the settings."""
+        return None if self.timeout_h is None else timedelta(hours=self.timeout_h)
 
 
 class Pictures(StrictOptions):

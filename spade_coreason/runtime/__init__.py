@@ -46,6 +46,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
             "to_request",
         ],
         "person_encoder": ["LiveMessage", "PersonEncoder", "PersonMessage"],
+        "questions.turn_questions": ["ApprovalCall", "ApprovalDecision"],
         "runner": ["Runner"],
         "turns.steps": ["MAX_RESULT_BYTES"],
         "channels": [

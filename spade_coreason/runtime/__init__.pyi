@@ -91,6 +91,10 @@ from .person_encoder import (
     PersonEncoder as PersonEncoder,
     PersonMessage as PersonMessage,
 )
+from .questions.turn_questions import (
+    ApprovalCall as ApprovalCall,
+    ApprovalDecision as ApprovalDecision,
+)
 from .runner import (
     Runner as Runner,
 )

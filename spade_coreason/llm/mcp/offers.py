@@ -100,6 +100,14 @@ Requirements = Mapping[str, RequiredTool]
 """The requirements for one server, by the name of the tool."""
 
 
+def find_risk(offer: Offer, requirements: Requirements) -> RiskLevel:
+    """Return the risk of an offered tool: that of its requirement, which the server can only raise."""
+    if offer.is_destructive:
+        return RiskLevel.CRITICAL
+    required = requirements.get(offer.tool)
+    return RiskLevel.STANDARD if required is None else required.requirement.risk_level
+
+
 def parse_requirements(manifest: AgentDefinition, server_names: Collection[str]) -> dict[str, dict[str, RequiredTool]]:
     """Parse the requirements in `dependencies.tools` with a URI mcp://server/tool, by server and tool.
 

@@ -12,10 +12,11 @@ from typing import Any
 from mcp import Tool
 from mcp_types import CallToolResult
 
+from ...contracts import RiskLevel
 from ...contracts.json_schema import find_problems
 from ...exceptions import ConfigError, ToolError
 from .connection import MCPConnection, describe_error
-from .offers import Offer, Requirements, find_faults, select_permitted
+from .offers import Offer, Requirements, find_faults, find_risk, select_permitted
 from .options import ServerOptions
 from .results import render_result
 
@@ -44,7 +45,8 @@ class MCPServer:
         """The reason why it was lost; empty while it is connected."""
         self._output_schemas: dict[str, dict[str, Any] | None] = {}
         self._options = options
-        self._requirements = requirements
+        self.requirements = requirements
+        """The requirements of the manifest for it."""
         self._log = log
         self._connection: MCPConnection | None = None
         self._is_closed = True
@@ -74,13 +76,23 @@ class MCPServer:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._connection.settled.wait(), timeout_s)
 
-    async def call(self, tool: str, arguments: dict[str, Any]) -> str:
+    @property
+    def address(self) -> list[str]:
+        """Its name, and its program or its address."""
+        return [self.name, self._options.url] if self._options.url else [self.name, *(self._options.command or ())]
+
+    async def call(self, offer: Offer, arguments: dict[str, Any]) -> str:
         """Return the result of a tool. ToolError if the tool reports an error or cannot be called.
 
-        When cancelled, the server is told.
+        A critical tool, or one of which the manifest has the hash, is not called if it is no longer as offered. When cancelled,
+        the server is told.
         """
         connection = await self._ensure_connected()
         assert connection.client is not None
+        tool = offer.tool
+        is_checked = tool in self.requirements or find_risk(offer, self.requirements) is RiskLevel.CRITICAL
+        if is_checked and not any(other.tool == tool and other.hash == offer.hash for other in self.offers):
+            raise ToolError(self.name, f"has changed {tool}, which was not called")
         try:
             result = await connection.client.call_tool(tool, arguments)
         except asyncio.CancelledError:
@@ -140,9 +152,9 @@ class MCPServer:
             offers.setdefault(tool.name, Offer(self.name, tool.name, tool.description, tool.input_schema, is_destructive))
         self._output_schemas = {tool.name: tool.output_schema for tool in tools}
         self.all_offers = tuple(offers.values())
-        self.offers = self._leave_out_unusable(select_permitted(self.all_offers, self._requirements))
+        self.offers = self._leave_out_unusable(select_permitted(self.all_offers, self.requirements))
         known_faults = set(map(str, self.faults))
-        self.faults = tuple(find_faults(self.all_offers, self._requirements))
+        self.faults = tuple(find_faults(self.all_offers, self.requirements))
         for fault in map(str, self.faults):
             if fault not in known_faults:
                 self._log.error("%s", fault)

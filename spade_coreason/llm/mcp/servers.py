@@ -8,13 +8,14 @@ from collections.abc import Sequence
 from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
 
 from ...contracts import AgentDefinition
 from ...domain.environment.installation import install_hint
 from ...domain.environment.proxies import find_proxy
 from ...exceptions import ConfigError, CoReasonError, ToolError
 from ..tools.function import Tool
-from .offers import SEPARATOR, Offer, parse_requirements
+from .offers import SCHEME, SEPARATOR, Offer, find_risk, parse_requirements
 from .options import parse_servers
 
 if TYPE_CHECKING:
@@ -49,6 +50,13 @@ class MCPServers:
         """Return True if a tool of a server may have this name."""
         server, separator, _ = name.partition(SEPARATOR)
         return bool(separator) and server in self._options
+
+    def find_tool_name(self, text: str) -> str | None:
+        """Return the name of the tool that a text names, as server__tool or mcp://server/tool; None if it names none."""
+        scheme, server, path, *_ = urlsplit(text)
+        if scheme == SCHEME and server in self._options and (tool := unquote(path.removeprefix("/"))):
+            return Offer(server, tool, None, {}).name
+        return text if self.may_own_tool(text) else None
 
     async def open(self, log: logging.Logger = log) -> None:
         """Start all servers. Return when each is connected, has failed, or its time is over.
@@ -121,10 +129,18 @@ class MCPServers:
     def tools(self) -> list[Tool]:
         """List the tools for a model. An unavailable server has its last tools; a call starts it again."""
         offers = [(server, offer) for server in self._servers for offer in server.offers]
-        return [
-            Tool(offer.name, offer.description or "", offer.parameters, partial(server.call, offer.tool))
-            for server, offer in offers[:_MAX_TOOLS]
-        ]
+        return [_build_tool(server, offer) for server, offer in offers[:_MAX_TOOLS]]
+
+
+def _build_tool(server: MCPServer, offer: Offer) -> Tool:
+    return Tool(
+        offer.name,
+        offer.description or "",
+        offer.parameters,
+        partial(server.call, offer),
+        risk=find_risk(offer, server.requirements),
+        origin={"hash": offer.hash, "server": server.address},
+    )
 
 
 def _import_server_class() -> type[MCPServer]:

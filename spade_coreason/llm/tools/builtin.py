@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from ...contracts import SessionHandle
+from ...contracts import RiskLevel, SessionHandle
 from ...memory import AgentInteractionMemory, MemoryTool
 from ...runtime import Peers
 from .function import Tool
@@ -29,7 +29,10 @@ def build_memory_tools(memory: AgentInteractionMemory, conversation_id: str) -> 
 
         return call
 
-    return [Tool(tool.name, tool.description, tool.parameters, bind(tool)) for tool in memory.tools(conversation_id)]
+    return [
+        Tool(tool.name, tool.description, tool.parameters, bind(tool), risk=RiskLevel.SAFE)
+        for tool in memory.tools(conversation_id)
+    ]
 
 
 def build_recall_tool(session: SessionHandle) -> Tool:
@@ -46,7 +49,8 @@ def build_recall_tool(session: SessionHandle) -> Tool:
         "properties": {"query": {"type": "string", "description": "What to look for, in a few words"}},
         "required": ["query"],
     }
-    return Tool("recall", "Search documents and earlier parts of this conversation", parameters, call)
+    description = "Search documents and earlier parts of this conversation"
+    return Tool("recall", description, parameters, call, risk=RiskLevel.SAFE)
 
 
 def build_ask_agent_tool(peers: Peers, agents: Sequence[str], timeout_s: float) -> Tool:

@@ -15,13 +15,14 @@ from ...concurrency import DeadlineExceededError, run_with_timeout
 from ...contracts import ResponseHandler, SessionHandle
 from ...domain.texts.text import replace_lone_surrogates
 from ...domain.texts.translation import translate
-from ...exceptions import CoReasonError, StoreError
+from ...exceptions import CoReasonError, StepUncertainError, StoreError
 from ..budget import TurnUsage
 from ..guardrails.guard import TurnGuard
 from ..handlers import run_once, show_step
 from ..model.completion import Completion, ToolCall
 from ..options import Limits
 from ..prompts import Message
+from .approval import ApprovalGate
 from .builtin import MEMORY_TOOL_NAMES
 from .function import KEY_PARAMETER, Tool, describe_validation_error
 
@@ -36,10 +37,11 @@ OnCall: TypeAlias = Callable[[str, bool], Awaitable[None]]
 class Toolbox:
     """Tools by name. An error of a tool is its result. Each call is a durable step of the turn of `session`."""
 
-    def __init__(self, tools: Sequence[Tool], limits: Limits, session: SessionHandle) -> None:
+    def __init__(self, tools: Sequence[Tool], limits: Limits, session: SessionHandle, gate: ApprovalGate) -> None:
         self._tools = {tool.name: tool for tool in tools}
         self._limits = limits
         self._session = session
+        self._gate = gate
 
     def __contains__(self, name: str) -> bool:
         return name in self._tools
@@ -57,11 +59,19 @@ class Toolbox:
     async def call_all(self, calls: Sequence[ToolCall], on_call: OnCall) -> list[dict[str, Any]]:
         """Run calls at once, and return their results as messages, in the order of the calls. When cancelled, cancel all.
 
-        StoreError if the result of a call cannot be stored.
+        Before any of them runs, people approve those that need it. An approved call is not repeated after a crash: its result
+        is an error then. StoreError if the result of a call cannot be stored.
         """
+        limit = self._limits.calls
+        tools = [self._tools.get(call.name) if number < limit else None for number, call in enumerate(calls)]
+        # Here, in the task of assist: asking ends it, and a task of the group would cancel the others.
+        decisions = await self._gate.decide(calls, tools)
         try:
             async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(self._call_and_report(call, number, on_call)) for number, call in enumerate(calls)]
+                tasks = [
+                    group.create_task(self._call_and_report(call, number, decisions[number], on_call))
+                    for number, call in enumerate(calls)
+                ]
         except BaseExceptionGroup as errors:  # the runner looks at the type of an error
             raise next(
                 (error for error in errors.exceptions if isinstance(error, StoreError)), errors.exceptions[0]
@@ -70,16 +80,32 @@ class Toolbox:
             {"role": "tool", "tool_call_id": call.id, "content": task.result()} for call, task in zip(calls, tasks, strict=True)
         ]
 
-    async def _call_and_report(self, call: ToolCall, number: int, on_call: OnCall) -> str:
+    async def _call_and_report(self, call: ToolCall, number: int, decision: str | None, on_call: OnCall) -> str:
+        """Call a tool, unless it was not approved. `decision` is that of `ApprovalGate.decide`."""
+
         async def run(idempotency_key: str) -> str:
             if number >= self._limits.calls:
                 text, is_good = f"error: not called; {self._limits.calls} calls at once is the limit", False
+            elif decision:
+                text, is_good = decision, False
             else:
                 text, is_good = await self._call(call, idempotency_key)
             await on_call(call.name, is_good)
             return cast(str, replace_lone_surrogates(text))
 
-        return await run_once(self._session, f"llm: tool {call.valid_name}", run, replace_lone_surrogates(call.arguments))
+        step, arguments = f"llm: tool {call.valid_name}", replace_lone_surrogates(call.arguments)
+        if decision != "":
+            return await run_once(self._session, step, run, arguments)
+        try:
+            result = await run_once(self._session, step, run, arguments, on_uncertain="fail")
+        except StepUncertainError as error:
+            log.error("the approved tool %s was cut off, and is not called again: %s", call.name, error)
+            await on_call(call.name, False)
+            return (
+                f"error: the platform stopped while {call.name} ran. It may have done its work or not, and was not called"
+                " again. Tell the person so; do not call it again before somebody has looked"
+            )
+        return "error: it was called, and its result was too large to be kept" if result is None else result
 
     async def _call(self, call: ToolCall, idempotency_key: str) -> tuple[str, bool]:
         if call.refusal:

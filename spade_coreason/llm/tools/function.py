@@ -9,16 +9,18 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, Literal, TypeVar, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic.errors import PydanticUserError
 
 from ...concurrency import DaemonThreads
 from ...config import describe_error, find_closest_name
-from ...contracts import AgentRequest, Session, SessionHandle
+from ...contracts import AgentRequest, RiskLevel, Session, SessionHandle
 from ...exceptions import ConfigError
 from .parameters import build_parameters
+
+FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +31,7 @@ KEY_PARAMETER = "idempotency_key"
 _TURN_PARAMETERS: Mapping[str, tuple[Any, ...]] = {"request": (AgentRequest,), "session": (Session, SessionHandle)}
 """The parameters of a tool that get the request and the session of its turn, with their annotations."""
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_RISK_ATTRIBUTE = "__tool_risk__"
 _SECTION = re.compile(r"^(Args|Arguments|Parameters|Returns|Raises|Yields|Examples?):\s*$", re.M)
 _ARGUMENT = re.compile(r"^\s+(\w+)(?:\s*\([^)]*\))?:\s*(.+)$", re.M)
 
@@ -50,11 +53,18 @@ class Tool:
     repeated after a crash."""
     turn_parameters: frozenset[str] = frozenset()
     """The arguments of `call` that the model does not see: `request`, `session` or both, those of the turn."""
+    risk: RiskLevel = RiskLevel.STANDARD
+    """The risk of a call. From the risk `ToolApprovals.from_risk` on, a person approves each call before it runs."""
+    check: Callable[[dict[str, Any]], object] | None = None
+    """Raises pydantic's ValidationError for arguments of the model that do not fit. Nobody is asked to approve such a call."""
+    origin: Any = None
+    """The origin of a tool of others, such as its server and its hash: a JSON value. An approval counts for this one only."""
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
             problem = "is not a valid tool name; use at most 64 letters, digits, _ and -"
             raise ConfigError("options.tools", f'"{self.name}" {problem}')
+        object.__setattr__(self, "risk", _parse_risk(self.risk))
 
     def for_turn(self, request: AgentRequest, session: SessionHandle) -> Tool:
         """Return the tool of one turn, whose calls get the request and the session if the tool wants them."""
@@ -68,6 +78,28 @@ class Tool:
         description = self.description[:MAX_DESCRIPTION_CHARACTERS]
         function = {"name": self.name, "description": description, "parameters": self.parameters}
         return {"type": "function", "function": function}
+
+
+def _parse_risk(risk: RiskLevel | str) -> RiskLevel:
+    try:
+        return RiskLevel(risk)
+    except ValueError as error:
+        raise ConfigError("options.tools", f"the risk of a tool is safe, standard or critical, not {risk!r}") from error
+
+
+def tool(*, risk: RiskLevel | Literal["safe", "standard", "critical"]) -> Callable[[FunctionT], FunctionT]:
+    """Declare the risk of a function as a tool: `@tool(risk="critical")`. Without it the risk is "standard".
+
+    From the risk `approvals.from_risk` on, "critical" by default, a person approves each call before it runs. ConfigError for
+    an unknown risk.
+    """
+    parsed = _parse_risk(risk)
+
+    def declare(function: FunctionT) -> FunctionT:
+        setattr(function, _RISK_ATTRIBUTE, parsed)
+        return function
+
+    return declare
 
 
 def build_tool(spec: Tool | Callable[..., Any] | str, threads: DaemonThreads) -> Tool:
@@ -102,7 +134,9 @@ def build_tool(spec: Tool | Callable[..., Any] | str, threads: DaemonThreads) ->
         return await result if inspect.isawaitable(result) else result
 
     parameters = _strip_titles(arguments.model_json_schema())
-    return _with_accepted_parameters(Tool(name, description, parameters, call, takes_key, turn_parameters))
+    risk = getattr(function, _RISK_ATTRIBUTE, RiskLevel.STANDARD)
+    built = Tool(name, description, parameters, call, takes_key, turn_parameters, risk, arguments.model_validate)
+    return _with_accepted_parameters(built)
 
 
 def _with_accepted_parameters(tool: Tool) -> Tool:

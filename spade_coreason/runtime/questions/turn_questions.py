@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple, Protocol
 from uuid import UUID
 
-from ...contracts import PersonAnswer
+from ...contracts import PersonAnswer, RiskLevel
 from ...contracts.json_schema import find_problems
 from ...domain.jid import parse_jid
 from ...domain.messages import InboundRequest
@@ -67,6 +67,8 @@ class ApprovalDecision(NamedTuple):
     is_approved: bool
     person: str
     reason: str = ""
+    refusal: str = ""
+    """Why nobody was asked; "" if people were."""
 
 
 class QuestionSink(Protocol):
@@ -115,6 +117,11 @@ class TurnQuestions:
         self._journal = journal
         self._output = output
 
+    @property
+    def from_risk(self) -> RiskLevel | None:
+        """The risk from which a tool call needs an approval, where the agent says nothing else. None: from none on."""
+        return self._sink.approvals.from_risk
+
     async def ask_person(
         self,
         question: str,
@@ -155,40 +162,45 @@ class TurnQuestions:
     async def decide(
         self, calls: Sequence[ApprovalCall], approvers: str | None, timeout: timedelta | None = None
     ) -> list[ApprovalDecision]:
-        """Ask for the approval of calls, all at once, and return the decisions in their order.
-
-        ApprovalRefusedError if no one can be asked about them.
-        """
+        """Ask for the approval of calls, all at once, and return the decisions in their order."""
         self._require_task()
         steps = [
             await self._journal.open_step(f"approval: {call.name}", (call.arguments, call.binding, approvers), "retry")
             for call in calls
         ]
         asked: list[AskedQuestion] = []
+        refusals: dict[str, str] = {}
         for step, call in zip(steps, calls, strict=True):
             if step.is_finished:
                 if _REFUSED in step.result:
-                    raise ApprovalRefusedError(call.name, step.result[_REFUSED])
+                    refusals[step.key] = step.result[_REFUSED]
                 continue
             try:
-                asked.append(self._make_approval(step, call, approvers, timeout))
-                await self._sink.check(asked)
+                approval = self._make_approval(step, call, approvers, timeout)
+                await self._sink.check([*asked, approval])
             except ValueError as error:
+                refusals[step.key] = str(error)
                 await self._refuse(step, error)
-                raise ApprovalRefusedError(call.name, str(error)) from error
-        group = approvers or self._sink.approvals.approvers or translate("an operator")
-        self._say(translate("This needs the approval of {group}. I go on when it is decided.", group=group))
+            else:
+                asked.append(approval)
+        if len(refusals) < len(steps):
+            group = approvers or self._sink.approvals.approvers or translate("an operator")
+            self._say(translate("This needs the approval of {group}. I go on when it is decided.", group=group))
         if asked:
             self._park(asked)
         self._go_on()
         return [
-            ApprovalDecision(bool(step.result.get("approved")), step.result.get("by", ""), step.result.get("reason", ""))
+            ApprovalDecision(False, "", refusal=refusals[step.key])
+            if step.key in refusals
+            else ApprovalDecision(bool(step.result.get("approved")), step.result.get("by", ""), step.result.get("reason", ""))
             for step in steps
         ]
 
     async def run_approved(self, name: str, function: Callable[..., Any], args: Sequence[Any], approvers: str | None) -> Any:
         """Run a durable step once a person has approved it, as `Session.run_approved`."""
         [decision] = await self.decide([ApprovalCall(name, list(args))], approvers)
+        if decision.refusal:
+            raise ApprovalRefusedError(name, decision.refusal)
         if not decision.is_approved:
             raise ApprovalDeniedError(name, decision.person, decision.reason) if decision.person else ApprovalExpiredError(name)
         return await self._journal.run_once(name, function, args, "fail")
@@ -242,8 +254,12 @@ class TurnQuestions:
             raise RuntimeError("close the streams before you ask a person: assist begins anew with the answer")
 
     def _say(self, text: str) -> None:
-        """Emit a short text without awaiting: after the check of the questions, nothing may come between it and their count."""
-        self._output.emit_question(text, ())
+        """Emit a short text for people. An agent that has passed the request on reads the event of a parked request instead.
+
+        It does not wait: after the check of the questions, nothing may come between it and their count.
+        """
+        if self._incoming.kind.is_human or self._incoming.is_said_directly:
+            self._output.emit_question(text, ())
 
     def _go_on(self) -> None:
         """Send what follows, if this was the last question of the earlier runs."""
