@@ -313,7 +313,11 @@ class TurnSession:
 
     async def run_approved(self, name: str, function: Callable[..., Any], *args: Any, approvers: str | None = None) -> Any:
         """Run a durable step once a person has approved it."""
-        return await self.tools.open_questions().run_approved(name, function, args, approvers)
+        return await self.open_approvals().run_approved(name, function, args, approvers)
+
+    def open_approvals(self) -> SessionApprovals:
+        """Return the approvals of the turn, for those who ask for several at once."""
+        return self.tools.open_questions()
 
     async def remind(self, when: datetime | timedelta | str, payload: Payload, *, missed: Missed = "once") -> str:
         """Let a request come in this conversation at a time, and return the id of the schedule."""

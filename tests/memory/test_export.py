@@ -86,7 +86,7 @@ async def store_everything(repository: AgentRepository, memory: AgentInteraction
     new = repository.notifications.make(str(uuid4()), owner, None, "", json.dumps([f"for {owner}"]), NOW)
     await repository.notifications.create(new, lambda count: NotificationDecision(NotificationState.WAITING, NOW), NOW)
     assert await repository.schedules.create(make_reminder(repository, owner), 100)
-    await store_question(repository, owner, owner, question_id=str(uuid4()))
+    await store_question(repository, owner, owner)
 
 
 def make_reminder(repository: AgentRepository, owner: str) -> StoredSchedule:

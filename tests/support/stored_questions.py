@@ -84,7 +84,7 @@ async def store_question(repository: AgentRepository, requester: str, *people: s
 async def store_approval(repository: AgentRepository, requester: str, approver: str, call: str = 'pay(["a secret"])') -> None:
     """Store the request of a person, which waits for the approval of another one."""
     now, step = datetime.now(UTC), ("approval: pay", 1)
-    runs = EarlierRuns(1, now.isoformat(), 0, 1, {step[0]: 1}, (step,), (), {})
+    runs = EarlierRuns(1, now.isoformat(), 0, 1, {step[0]: 1}, (step,), (), {}, 0)
     incoming = InboundRequest(PERSON, f"{requester}/phone", "a", None, {"query": "pay"}, "", owner=requester, earlier_runs=runs)
     key = uuid4().bytes
     row = await receive_request(repository, requester, incoming.to_json(), key)
