@@ -15,7 +15,7 @@ from spade_coreason.memory import Usage
 from spade_coreason.testing import FakeModel
 
 ASKER, APPROVER, STRANGER = "tester@localhost", "fred@localhost", "mallory@localhost"
-CODE = re.compile(r"/approve ([A-Z0-9]{6})")
+CODE = re.compile(r"^Write /approve ([A-Z0-9]{6})", re.MULTILINE)
 POLICY = Policy(approvals=ApprovalPolicy(groups={"finance": (APPROVER,)}, operators=(APPROVER,)))
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NoReturn
 from uuid import UUID
 
@@ -15,7 +16,7 @@ from ...domain.identifiers import derive_step_key
 from ...domain.messages import EarlierRuns
 from ...exceptions import CoReasonError, MissingStepError, StepMismatchError, StepUncertainError, UnknownStepError
 from ...storage import Commit, Inbox, SaveStep, StoredStep
-from .steps import DurableStep, hash_arguments, run_step
+from .steps import IS_INSIDE_STEP, DurableStep, hash_arguments, run_step
 
 MAX_STEPS = 10_000
 """The most steps of one turn."""
@@ -36,6 +37,7 @@ class StepJournal:
         "_earlier_runs",
         "_inbox",
         "_inbox_row",
+        "_inner_uses",
         "_key",
         "_numbers",
         "_questions",
@@ -53,6 +55,8 @@ class StepJournal:
         self._key = key
         self._earlier: dict[tuple[str, int], StoredStep] | None = None
         self._numbers: Counter[str] | None = None  # made by the first step: most turns have none
+        self._inner_uses: Counter[str] | None = None
+        """The uses of steps within the functions of other steps, which are not repeated if those are finished."""
         self._step_count = 0
         self._total_bytes = 0
         self._unfinished: dict[tuple[str, int], StoredStep] | None = None
@@ -140,6 +144,10 @@ class StepJournal:
             self._numbers, self._unfinished = Counter(), {}
         self._step_count += 1
         number = self._numbers[name] = self._numbers.pop(name, 0) + 1  # the last step is the last name
+        if IS_INSIDE_STEP.get():
+            if self._inner_uses is None:
+                self._inner_uses = Counter()
+            self._inner_uses[name] += 1
         if self._earlier_runs is not None:
             self._repeat(self._earlier_runs, name, number)
         key = str(derive_step_key(self._key, name, number))
@@ -158,18 +166,19 @@ class StepJournal:
     def _repeat(self, earlier: EarlierRuns, name: str, number: int) -> None:
         """Check that a step is one of the earlier runs, which this one has to repeat until the last question.
 
-        StepMismatchError if it is not, or if the question is reached and a step of theirs has not begun.
+        StepMismatchError if it is not, or if the question is reached and a step of theirs has not begun. Steps within others
+        are not checked.
         """
-        if number > earlier.steps.get(name, 0):
+        if not IS_INSIDE_STEP.get() and number - self._count_inner(name) > earlier.steps.get(name, 0):
             self.fail(UnknownStepError(name, number))
-        assert self._numbers is not None
         assert self._questions is not None
         self._questions.discard((name, number))
         if self._questions:
             return
         self._earlier_runs = None
+        uses = self.uses
         for missing, count in earlier.steps.items():
-            if self._numbers.get(missing, 0) < count:
+            if uses.get(missing, 0) < count:
                 self.fail(MissingStepError(missing, count, name))
 
     def fail(self, mismatch: CoReasonError) -> NoReturn:
@@ -184,8 +193,11 @@ class StepJournal:
 
     @property
     def uses(self) -> Mapping[str, int]:
-        """The number of uses of each step so far."""
-        return dict(self._numbers or ())
+        """The number of uses of each step so far, without those within other steps."""
+        return {name: number - self._count_inner(name) for name, number in (self._numbers or {}).items()}
+
+    def _count_inner(self, name: str) -> int:
+        return 0 if self._inner_uses is None else self._inner_uses[name]
 
     @property
     def unfinished(self) -> list[StoredStep]:

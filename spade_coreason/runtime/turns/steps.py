@@ -74,6 +74,10 @@ CURRENT_JOURNAL: ContextVar[JournalAccess | None] = ContextVar("current_journal"
 """The journal of the turn that runs in this task. It is closed once the turn has ended."""
 
 
+IS_INSIDE_STEP: ContextVar[bool] = ContextVar("is_inside_step", default=False)
+"""True in the function of a step. What it begins itself does not begin again once its own result is stored."""
+
+
 async def run_step(
     journal: JournalAccess, name: str, function: Callable[..., Any], args: Sequence[Any], on_uncertain: OnUncertain
 ) -> Any:
@@ -83,9 +87,13 @@ async def run_step(
     step = await journal.open_step(name, args, on_uncertain)
     if step.is_finished:
         return step.result
-    result = function(*args, **({_KEY_PARAMETER: step.key} if takes_idempotency_key(function) else {}))
-    if inspect.isawaitable(result):
-        result = await result
+    token = IS_INSIDE_STEP.set(True)
+    try:
+        result = function(*args, **({_KEY_PARAMETER: step.key} if takes_idempotency_key(function) else {}))
+        if inspect.isawaitable(result):
+            result = await result
+    finally:
+        IS_INSIDE_STEP.reset(token)
     result_text = dump_result(name, result)
     await journal.close_step(step, result_text)
     return json.loads(result_text)
