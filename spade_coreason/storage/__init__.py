@@ -45,10 +45,8 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
             "EndedQuestion",
             "NewQuestion",
             "ParkedRequest",
-            "QuestionRepository",
             "Settled",
             "StoredQuestion",
-            "end_parked",
         ],
         "records": [
             "ACCESS_SCOPE",

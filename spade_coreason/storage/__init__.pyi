@@ -70,10 +70,8 @@ from .questions import (
     EndedQuestion as EndedQuestion,
     NewQuestion as NewQuestion,
     ParkedRequest as ParkedRequest,
-    QuestionRepository as QuestionRepository,
     Settled as Settled,
     StoredQuestion as StoredQuestion,
-    end_parked as end_parked,
 )
 from .records import (
     ACCESS_SCOPE as ACCESS_SCOPE,

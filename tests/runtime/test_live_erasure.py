@@ -5,9 +5,13 @@ from __future__ import annotations
 import asyncio
 from datetime import timedelta
 from pathlib import Path
+from typing import ClassVar
+
+import pytest
 
 from spade_coreason import AgentDefinition, AgentRequest, AgentTester, People, Response, Session
 from spade_coreason.agents.echo import EchoAgent
+from spade_coreason.exceptions import QuestionExpiredError
 from spade_coreason.testing import Policy, Rules
 from tests.support.clock import Clock
 from tests.support.databases import SQLITE
@@ -96,6 +100,69 @@ async def test_nothing_that_was_due_for_a_deleted_person_is_left_or_comes(tmp_pa
     stored = read_files(tmp_path)
     assert f"secret-of-{other}".encode() in stored
     assert f"secret-of-{deleted}".encode() not in stored
+
+
+class AskingFirst:
+    """Asks the person whom a request names, in a step before and after it."""
+
+    manifest = AgentDefinition.simple("asking-first")
+    ran: ClassVar[list[str]] = []
+
+    async def assist(self, request: AgentRequest, session: Session, response: Response) -> None:
+        person = request.payload["query"]
+        await session.run_once("before", self.ran.append, f"before {person}")
+        try:
+            answer = (await response.ask_person("Which?", to=person)).text
+        except QuestionExpiredError:
+            answer = "nobody answered"
+        self.ran.append(f"after {person}")
+        await response.markdown(answer)
+
+
+@pytest.mark.parametrize("command", ["/forget me yes", "/forget yes"])
+async def test_a_request_that_waits_for_an_answer_is_deleted_with_its_person_or_its_conversation(command: str) -> None:
+    AskingFirst.ran.clear()
+    deleted, other = PEOPLE[:2]
+    async with AgentTester(AskingFirst, user=deleted) as t:
+        await t.say(other)
+        [question] = await t.questions()
+        await t.say(other, thread="elsewhere")
+        left = 0 if "me" in command else 1
+        assert f"{2 - left} question" in (await t.say(command))[0]
+        assert len(await t.questions(other)) == left
+        texts = await t.say(f"/answer {question.code} red", user=other)
+        assert any("I have asked you nothing with this code" in text for text in texts)
+        assert AskingFirst.ran == [f"before {other}"] * 2
+        assert t.unread(deleted) == []
+
+
+async def test_an_answer_while_its_person_is_deleted_lets_nothing_run() -> None:
+    AskingFirst.ran.clear()
+    deleted, other = PEOPLE[:2]
+    async with AgentTester(AskingFirst, user=deleted) as t:
+        await t.say(other)
+        [question] = await t.questions()
+        control = t.runners[AGENT].control
+        assert control.refuse_person(deleted)
+        await t.say(f"/answer {question.code} red", user=other)
+        assert await t.questions() == []
+        await control.erase_person(deleted)
+        control.admit_person(deleted)
+        await t.settled()
+        await t.restart()
+        await t.settled()
+        assert AskingFirst.ran == [f"before {other}"]
+        assert deleted not in await t.runners[AGENT].repository.list_people()
+
+
+async def test_a_question_ends_when_the_only_person_who_was_asked_is_deleted() -> None:
+    AskingFirst.ran.clear()
+    asking, deleted = PEOPLE[:2]
+    async with AgentTester(AskingFirst, user=asking) as t:
+        await t.say(deleted)
+        await t.runners[AGENT].control.erase_person(deleted)
+        assert (await t.message()).text == "nobody answered"
+        assert AskingFirst.ran == [f"before {deleted}", f"after {deleted}"]
 
 
 def read_files(directory: Path) -> bytes:
