@@ -75,7 +75,7 @@ class AnswerText:
                 return self._abort_stream(stream, data.get("reason", ""), data.get("replacement"))
             case "stream.end":
                 return self._end_stream(stream)
-            case "request.completed" | "request.failed" | "request.refused":
+            case "request.completed" | "request.failed" | "request.refused" | "request.parked":
                 return self._flush()
         return []
 
@@ -179,6 +179,13 @@ def parse_choices(event: PeerEvent) -> list[str]:
         for value in values
         if isinstance(value, str) and value == remove_controls(value) and "\n" not in value and not changes_direction(value)
     ]
+
+
+def lists_choices(event: PeerEvent) -> bool:
+    """Return True if the text of an event has its choices with their numbers, as that of a question to a person."""
+    choices = parse_choices(event)
+    listed = "\n".join(f"{number}. {choice}" for number, choice in enumerate(choices, 1))
+    return bool(choices) and listed in str(event.data.get("content", ""))
 
 
 def _strip_choices(text: str, event: PeerEvent) -> str:

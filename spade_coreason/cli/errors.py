@@ -1,7 +1,7 @@
 """Errors at the end of a command: one line on standard error and an exit code.
 
 0 success   1 an agent or the store reports an error   2 usage or configuration   3 no answer in time
-4 cannot connect   5 the server refuses the login   130 interrupted
+4 cannot connect   5 the server refuses the login   6 the agent waits for a person's answer   130 interrupted
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import traceback
 import click
 
 from ..domain.texts.terminal_text import escape_label, escape_lines
-from ..exceptions import ConfigError, CoReasonError, PeerTimeoutError, PeerUnavailableError
+from ..exceptions import ConfigError, CoReasonError, PeerParkedError, PeerTimeoutError, PeerUnavailableError
 from .terminal.console import paint, print_cleaned, print_line
 
 EXIT_USAGE = 2
@@ -20,7 +20,7 @@ EXIT_INTERRUPTED = 130
 EXIT_PIPE_CLOSED = 141
 
 _PATH_ERRORS = (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError, PermissionError)
-_EXIT_CODES: dict[type[Exception], int] = {PeerTimeoutError: 3, PeerUnavailableError: 4}
+_EXIT_CODES: dict[type[Exception], int] = {PeerTimeoutError: 3, PeerUnavailableError: 4, PeerParkedError: 6}
 
 
 def exit_code(error: BaseException) -> int:

@@ -29,6 +29,8 @@ MOODY_AGENT_SOURCE = '''\
 
 import asyncio
 
+from spade_coreason.exceptions import ApprovalDeniedError
+
 
 class MoodyAgent:
     """Does what the question says."""
@@ -73,6 +75,15 @@ class MoodyAgent:
             case "dawdle":
                 await asyncio.sleep(0.7)
                 await response.markdown("at last")
+            case "drink":
+                drink = await response.ask_person("Tea or coffee?", choices=["tea", "coffee"])
+                await response.markdown(f"Here is your {drink.text}.")
+            case "pay":
+                await response.markdown("A moment.")
+                try:
+                    await response.markdown(await session.run_approved("pay", lambda amount: f"paid {amount}", 7))
+                except ApprovalDeniedError as error:
+                    await response.markdown(str(error))
             case "two":
                 await response.markdown("one")
                 stream = await response.create_stream()
@@ -207,6 +218,12 @@ def write_project(directory: Path, mode: str) -> Path:
         {"jid": "moody@localhost", "agent": "moody:MoodyAgent"},
     ]
     # Agents that sleep when the platform stops are not waited for.
-    settings = {"server": {"mode": mode, "people": ["boss@localhost"]}, "agents": agents, "limits": {"grace_s": 0.2}}
+    settings = {
+        "server": {"mode": mode, "people": ["boss@localhost"]},
+        "access": {"groups": {"bosses": ["boss@localhost"]}},
+        "approvals": {"approvers": "bosses"},
+        "agents": agents,
+        "limits": {"grace_s": 0.2},
+    }
     (directory / "config" / "platform.yaml").write_text(json.dumps(settings))
     return directory

@@ -14,16 +14,17 @@ from ...concurrency import DaemonThreads
 from ...contracts import AgentRequest
 from ...domain.jid import local_part
 from ...domain.texts.terminal_text import clean_running_text, escape_label
-from ...exceptions import ConfigError, PeerError, PeerRefusedError
+from ...exceptions import ConfigError, PeerError, PeerParkedError, PeerRefusedError
 from ...runtime import collect_answer, command_request, to_request
 from .. import errors
-from ..answers import AnswerText, parse_choices, parse_steps, parse_thought
+from ..answers import AnswerText, lists_choices, parse_choices, parse_steps, parse_thought
 from ..terminal.answer_writer import PlainWriter, open_answer
 from ..terminal.console import add_style, decode_input, disable_echo, format_path, print_cleaned, status_line, terminal_width
 from ..terminal.wrapping import truncate
 from .commands import INDENT, is_chat_command, is_command, is_quit_command, parse_commands, run_command, wrap_notice
 from .export import EXPORT_COMMAND, ExportReader, write_export
 from .incoming_texts import IncomingTexts
+from .parked_requests import ParkedRequests
 from .prompt import Prompt
 from .roster import ChatRoster
 
@@ -49,7 +50,7 @@ async def chat_by_lines(client: AgentClient, jid: str, timeout_s: float, texts: 
 
     `texts`, which agents write first, appear between the answers.
     """
-    code = 0
+    code, parked = 0, ParkedRequests(texts)
     texts.begin()
     async for line in _read_lines():
         try:
@@ -64,15 +65,27 @@ async def chat_by_lines(client: AgentClient, jid: str, timeout_s: float, texts: 
             continue
         answer, writer = AnswerText(), PlainWriter("", wraps=False)
         texts.hold()
+        request, arrivals = _build_request(question), parked.arrivals
         try:
-            async for event in client.stream(jid, _build_request(question), timeout=timeout_s, thoughts=True):
+            events = client.stream(jid, request, timeout=timeout_s, thoughts=True, follows_parked=True)
+            async for event in events:
                 writer.feed(answer.feed_pieces(event))
+                if event.type == "request.parked":
+                    parked.follow(jid, str(request.request_id), events)
+                    break
             writer.end()
+            if not answer.has_text:  # it has answered a question: the rest of that reply follows
+                await parked.wait_for_arrival(arrivals, timeout_s)
         except PeerError as error:
             writer.end()
             errors.print_error(error)
             code = code or errors.exit_code(error)
         texts.begin()
+    for waiting in parked.waiting:
+        parked_error = PeerParkedError(*waiting)
+        errors.print_error(parked_error)
+        code = code or errors.exit_code(parked_error)
+    await parked.close()
     return code
 
 
@@ -105,6 +118,7 @@ class Chat:
         self._roster = roster
         self._timeout_s = timeout_s
         self._texts = texts
+        self._parked = ParkedRequests(texts)
 
     async def run(self) -> None:
         """Chat until /quit or Ctrl-D."""
@@ -116,7 +130,7 @@ class Chat:
         finally:
             signal.signal(signal.SIGINT, before)
             loading.cancel()
-            await asyncio.gather(loading, return_exceptions=True)
+            await asyncio.gather(loading, self._parked.close(), return_exceptions=True)
 
     async def _load_commands(self) -> None:
         """Ask the agents for their commands. Tab completes none for an agent that does not answer."""
@@ -174,11 +188,13 @@ class Chat:
         waiting_line = _WaitingLine(self._client, name)
         problem, is_silent = "", True
         choices: list[str] = []
-        events = self._client.stream(jid, request, timeout=self._timeout_s, thoughts=True)
+        are_listed, arrivals = False, self._parked.arrivals
+        events = self._client.stream(jid, request, timeout=self._timeout_s, thoughts=True, follows_parked=True)
         export = ExportReader(events) if text.lower() == EXPORT_COMMAND else None
         try:
             async for event in export or events:
                 choices += parse_choices(event)
+                are_listed = are_listed or lists_choices(event)
                 if steps := parse_steps(event):
                     is_silent = False
                     waiting_line.stop()
@@ -189,6 +205,13 @@ class Chat:
                 if pieces := answer.feed_pieces(event):
                     waiting_line.stop()
                     writer.feed(pieces)
+                if event.type == "request.parked":
+                    is_silent = False
+                    self._parked.follow(jid, str(request.request_id), events)
+                    break
+            if not answer.has_text and self._parked.waiting:  # it has answered a question: the rest of that reply follows
+                await self._parked.wait_for_arrival(arrivals, self._timeout_s)
+                is_silent = is_silent and self._parked.arrivals == arrivals
         except PeerError as error:
             problem = errors.format_error(error)
             if isinstance(error, PeerRefusedError) and error.retry_after_s is not None:
@@ -204,7 +227,7 @@ class Chat:
         if export is not None and export.text is not None:
             _save_export(local_part(jid), export.text)
         self._roster.set_choices(jid, choices)
-        if choices:
+        if choices and not are_listed:
             _print_notice(", ".join(f"{number} {choice}" for number, choice in enumerate(choices, start=1)))
         if is_silent and not (answer.has_text or problem):
             _print_notice(f"({name} ended its turn without an answer)")
