@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any, NoReturn
 from uuid import UUID
 
