@@ -347,7 +347,7 @@ async def test_a_question_ends_at_its_time_after_one_reminder(down: bool) -> Non
         assert (await texts(t, BOB), await texts(t)) == ([], [])
         await t.advance(timedelta(hours=4))
         [expired] = await texts(t)
-        assert expired.startswith("expired: nobody answered the question ")
+        assert expired.startswith("expired: no one answered the question ")
         assert await texts(t, BOB) == []
         code = code_of([reminder])
         assert await t.say(f"/answer {code} red", user=BOB) == ["The time for this is over. Your answer changes nothing."]

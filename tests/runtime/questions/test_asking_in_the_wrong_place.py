@@ -105,9 +105,9 @@ async def test_nobody_is_asked_after_the_end() -> None:
     async with AgentTester(ChangingAgent(assist)) as t:
         await t.say("go")
         [(session, response)] = kept
-        with pytest.raises(RuntimeError, match="nobody may be asked after assist has returned"):
+        with pytest.raises(RuntimeError, match="no person may be asked after assist has returned"):
             await response.ask_person("Which?")
-        with pytest.raises(RuntimeError, match="nobody may be asked after assist has returned"):
+        with pytest.raises(RuntimeError, match="no person may be asked after assist has returned"):
             await session.run_approved("pay", int)
         assert await asked(t) == []
 
