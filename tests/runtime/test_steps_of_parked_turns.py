@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
-from spade_coreason import AgentDefinition, AgentRequest, AgentTester, Peers, Response, Session
-from spade_coreason.agents.echo import EchoAgent
+from spade_coreason import AgentDefinition, AgentRequest, AgentTester, Peers, Response, Session, agent
 from tests.support.approvals import APPROVER, POLICY, read_question
 
 HELPER = "helper@localhost"
@@ -24,16 +24,30 @@ class Asking:
             self.runs.append(question)
             return (await self._peers.ask(HELPER, question)).text
 
+        async def remind(text: str) -> Any:
+            return await session.remind(timedelta(days=3), {"query": text})
+
         first = await session.run_once("first", ask, "one")
+        await session.run_once("remind", remind, "one")
         await session.run_approved("pay", self.runs.append, first)
-        await response.markdown(await session.run_once("second", ask, "two"))
+        await session.run_once("remind", remind, "two")
+        await response.markdown(await session.run_once("second", ask, "one"))
 
 
 async def test_a_step_within_a_finished_step_does_not_begin_again_after_an_approval() -> None:
-    async with AgentTester(Asking, peers={HELPER: EchoAgent}, policy=POLICY) as t:
+    answered = []
+
+    @agent
+    async def helper(request: AgentRequest, session: Session, response: Response) -> None:
+        answered.append(request.payload["query"])
+        await response.markdown(request.payload["query"])
+
+    async with AgentTester(Asking, peers={HELPER: helper}, policy=POLICY) as t:
         await t.say("go")
         _, code = await read_question(t)
         await t.say(f"/approve {code}", user=APPROVER)
-        assert (await t.message()).text == "two"
+        assert (await t.message()).text == "one"
         assert isinstance(t.agent, Asking)
-        assert t.agent.runs == ["one", "one", "two"]  # the second "one" is what was approved
+        assert t.agent.runs == ["one", "one", "one"]  # the second one is what was approved
+        assert [each.payload for each in await t.schedules()] == [{"query": "one"}, {"query": "two"}]
+    assert answered == ["one", "one"]  # the same question again is another one

@@ -5,6 +5,7 @@ The journal of a request is loaded if the request runs again, and deleted when i
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
@@ -15,7 +16,7 @@ from ...domain.identifiers import derive_step_key
 from ...domain.messages import EarlierRuns
 from ...exceptions import CoReasonError, MissingStepError, StepMismatchError, StepUncertainError, UnknownStepError
 from ...storage import Commit, Inbox, SaveStep, StoredStep
-from .steps import IS_INSIDE_STEP, DurableStep, hash_arguments, run_step
+from .steps import MAX_NAME_CHARACTERS, OUTER_STEP, DurableStep, hash_arguments, run_step
 
 MAX_STEPS = 10_000
 """The most steps of one turn."""
@@ -36,7 +37,7 @@ class StepJournal:
         "_earlier_runs",
         "_inbox",
         "_inbox_row",
-        "_inner_uses",
+        "_inner_names",
         "_key",
         "_numbers",
         "_questions",
@@ -54,8 +55,8 @@ class StepJournal:
         self._key = key
         self._earlier: dict[tuple[str, int], StoredStep] | None = None
         self._numbers: Counter[str] | None = None  # made by the first step: most turns have none
-        self._inner_uses: Counter[str] | None = None
-        """The uses of steps within the functions of other steps, which are not repeated if those are finished."""
+        self._inner_names: frozenset[str] = frozenset()
+        """The names of steps within the functions of others. They are not repeated if those are finished."""
         self._step_count = 0
         self._total_bytes = 0
         self._unfinished: dict[tuple[str, int], StoredStep] | None = None
@@ -137,16 +138,15 @@ class StepJournal:
         if self.mismatch is not None:
             raise self.mismatch  # the turn fails, though the agent has caught it: nothing more may run
         given = hash_arguments(name, args)
+        if outer := OUTER_STEP.get():  # numbered within it, because a run that has its result leaves its inner steps out
+            name = _name_within(outer, name)
+            self._inner_names |= {name}
         if self._step_count >= MAX_STEPS:
             raise RuntimeError(f"a turn has at most {MAX_STEPS:,} durable steps")
         if self._numbers is None:
             self._numbers, self._unfinished = Counter(), {}
         self._step_count += 1
         number = self._numbers[name] = self._numbers.pop(name, 0) + 1  # the last step is the last name
-        if IS_INSIDE_STEP.get():
-            if self._inner_uses is None:
-                self._inner_uses = Counter()
-            self._inner_uses[name] += 1
         if self._earlier_runs is not None:
             self._repeat(self._earlier_runs, name, number)
         key = str(derive_step_key(self._key, name, number))
@@ -168,7 +168,7 @@ class StepJournal:
         StepMismatchError if it is not, or if the question is reached and a step of theirs has not begun. Steps within others
         are not checked.
         """
-        if not IS_INSIDE_STEP.get() and number - self._count_inner(name) > earlier.steps.get(name, 0):
+        if name not in self._inner_names and number > earlier.steps.get(name, 0):
             self.fail(UnknownStepError(name, number))
         assert self._questions is not None
         self._questions.discard((name, number))
@@ -193,10 +193,7 @@ class StepJournal:
     @property
     def uses(self) -> Mapping[str, int]:
         """The number of uses of each step so far, without those within other steps."""
-        return {name: number - self._count_inner(name) for name, number in (self._numbers or {}).items()}
-
-    def _count_inner(self, name: str) -> int:
-        return 0 if self._inner_uses is None else self._inner_uses[name]
+        return {name: number for name, number in (self._numbers or {}).items() if name not in self._inner_names}
 
     @property
     def unfinished(self) -> list[StoredStep]:
@@ -222,3 +219,11 @@ class StepJournal:
     def _require_open(self) -> None:
         if self.is_closed:
             raise RuntimeError("no durable step may run after assist has returned")
+
+
+def _name_within(outer: str, name: str) -> str:
+    """Return the name of a step within another one, whose key is given. It is different for different names."""
+    suffix = f" in {outer[:_HASH_CHARACTERS]}"
+    if len(name) + len(suffix) > MAX_NAME_CHARACTERS:
+        suffix = f" {hashlib.sha256(name.encode()).hexdigest()[:_HASH_CHARACTERS]}{suffix}"
+    return name[: MAX_NAME_CHARACTERS - len(suffix)] + suffix

@@ -74,8 +74,8 @@ CURRENT_JOURNAL: ContextVar[JournalAccess | None] = ContextVar("current_journal"
 """The journal of the turn that runs in this task. It is closed once the turn has ended."""
 
 
-IS_INSIDE_STEP: ContextVar[bool] = ContextVar("is_inside_step", default=False)
-"""True in the function of a step. What it begins itself does not begin again once its own result is stored."""
+OUTER_STEP: ContextVar[str] = ContextVar("outer_step", default="")
+"""The key of the step in whose function this task is; "" outside. Its inner steps do not begin again once it has a result."""
 
 
 async def run_step(
@@ -87,13 +87,13 @@ async def run_step(
     step = await journal.open_step(name, args, on_uncertain)
     if step.is_finished:
         return step.result
-    token = IS_INSIDE_STEP.set(True)
+    token = OUTER_STEP.set(step.key)
     try:
         result = function(*args, **({_KEY_PARAMETER: step.key} if takes_idempotency_key(function) else {}))
         if inspect.isawaitable(result):
             result = await result
     finally:
-        IS_INSIDE_STEP.reset(token)
+        OUTER_STEP.reset(token)
     result_text = dump_result(name, result)
     await journal.close_step(step, result_text)
     return json.loads(result_text)
