@@ -58,8 +58,8 @@ test-release: $(VENV)/.ready
 test-all: test test-release
 
 # What takes minutes: a room of a thousand; a process that is killed thousands of times while it writes its memory; a
-# text, turn or file that could stop ten agents, for a minute each; a request that ends the process under twenty agents and fifty long turns; durable steps under 200 kills; notifications and due times
-# under 200 on both servers; attacks, kills and cuts, whose tables go into docs/development/chaos.md (two hours); thousands of mutated stanzas, others in each run.
+# text, turn or file that could stop ten agents, for a minute each; a request that ends the process under twenty agents and fifty long turns; durable steps under 200 kills; notifications, due times, questions
+# and approvals under 200 on both servers; attacks, kills and cuts, whose tables go into docs/development/chaos.md (two hours); thousands of mutated stanzas, others in each run.
 ATTACK_SECONDS ?= 60
 chaos: $(VENV)/.ready
 	@OCCUPANTS=998 $(BIN)/pytest tests/xmpp/muc/test_crowds.py
@@ -67,6 +67,7 @@ chaos: $(VENV)/.ready
 	@LONG_TURNS=50 OTHER_AGENTS=19 $(BIN)/pytest tests/app/test_crashes.py
 	@STEP_KILLS=100 $(BIN)/pytest tests/app/test_steps.py
 	@INITIATIVE_KILLS=200 $(BIN)/pytest tests/app/test_initiative.py
+	@QUESTION_KILLS=200 $(BIN)/pytest tests/app/test_question_kills.py
 	@EXAMPLES=5000 $(BIN)/pytest tests/xmpp/test_mutations.py tests/xmpp/codec/test_mutations.py
 	@EXCHANGE_ASKS=10000 EXCHANGE_KILLS=100 $(BIN)/pytest tests/app/test_exchange.py tests/xmpp/test_exchange_storm.py
 	@SINGLE_TEXT_SECONDS=$(ATTACK_SECONDS) OTHER_AGENTS=9 $(BIN)/pytest tests/chaos/test_single_texts.py

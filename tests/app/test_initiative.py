@@ -115,7 +115,7 @@ async def test_what_an_agent_sends_first_survives_kill_9(real_server: XmppServer
                 client.send(query, jid)
                 _replace(log.with_name("task"), query)
                 for _ in range(min(_KILLS_PER_ROUND, count - kills)):
-                    await _wait_for_lines(log, rng.randrange(1, _LINES_PER_RUN))
+                    await wait_for_lines(log, rng.randrange(1, _LINES_PER_RUN))
                     await asyncio.sleep(rng.uniform(0, _MAX_DELAY_S))
                     await platform.signal(signal.SIGKILL)
                     kills += 1
@@ -173,7 +173,7 @@ def _replace(file: Path, text: str) -> None:
     new.replace(file)
 
 
-async def _wait_for_lines(log: Path, count: int) -> None:
+async def wait_for_lines(log: Path, count: int) -> None:
     """Wait until the log has so many more lines, or no more come."""
     goal = len(read_log(log)) + count
     last, since = 0, time.monotonic()

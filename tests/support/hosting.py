@@ -459,6 +459,7 @@ async def run_platform(
     options: dict[str, Any] | None = None,
     conversation: dict[str, Any] | None = None,
     notifications: dict[str, Any] | None = None,
+    access: dict[str, Any] | None = None,
     grace_s: float = 10,
     errors: Sequence[str] = (),
     other_agents: int = 0,
@@ -486,6 +487,7 @@ async def run_platform(
         "data_dir": str(tmp_path / "data"),
         "conversation": {"max_interactions": 0, **(conversation or {})},
         "notifications": notifications or {},
+        "access": access or {},
         "limits": {"grace_s": grace_s},
         "agents": [
             {
