@@ -160,9 +160,15 @@ def parse_value(text: str, schema: Mapping[str, Any]) -> Any:
     ):
         return known
     try:
-        return json.loads(text)
+        value = json.loads(text)
     except ValueError:
         return text
+    if expected == "object" and isinstance(value, dict):  # a form has texts
+        inner_schemas = schema.get("properties") or {}
+        for name, inner in inner_schemas.items():
+            if isinstance(value.get(name), str) and isinstance(inner, Mapping):
+                value[name] = parse_value(value[name], inner)
+    return value
 
 
 def describe_question(text: str, code: str, choices: Sequence[str]) -> str:

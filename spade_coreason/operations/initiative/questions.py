@@ -23,6 +23,7 @@ from .notifications import MAX_LISTED, MIN_ID_CHARACTERS
 THE_PERSON = frozenset({Caller.PERSON})
 """The person who was asked. No other answers for them, not even an operator."""
 APPROVAL = "approval"
+MAX_CODE_CHARACTERS, MAX_REASON_CHARACTERS, MAX_ANSWER_CHARACTERS = 40, 1000, 65_536
 
 AnswerOutcome: TypeAlias = Literal["taken", "too late", "over", "taken back", "unknown", "unsuitable"]
 """The outcome of an answer. "too late": another was first. "over": the time was. "unknown": the person was not asked this.
@@ -92,7 +93,7 @@ class OfApproval(Arguments):
 
     id: Annotated[str, Field(min_length=MIN_ID_CHARACTERS, max_length=36)]
     agent: str | None = None
-    reason: Annotated[str, Field(max_length=1000)] = ""
+    reason: Annotated[str, Field(max_length=MAX_REASON_CHARACTERS)] = ""
 
 
 @operation("approvals.approve", is_change=True)
@@ -133,13 +134,45 @@ def _raise_missing(ident: str, *, has_many: bool = False) -> NoReturn:
     raise ConfigError("id", f"{problem} {ident}; `approvals list --state any` shows them")
 
 
+@dataclass(frozen=True, slots=True)
+class OwnQuestion:
+    """An open question that a person was asked, or an approval."""
+
+    kind: str
+    """The kind: "question" or "approval"."""
+    code: str
+    text: str
+    """The question, or the call with all its arguments."""
+    choices: tuple[str, ...]
+    schema: dict[str, Any] | None
+    """The JSON Schema of the answer, if it has one."""
+    requester: str
+    """The bare JID of the person behind the request; "" if it is the agent itself."""
+
+
+class OwnQuestions(Arguments):
+    """The questions that a person (a bare JID) was asked by an agent."""
+
+    agent: str
+    person: str
+
+
+@operation("questions.list", THE_PERSON)
+async def list_questions(call: Call, arguments: OwnQuestions) -> list[OwnQuestion]:
+    """List the open questions that an agent has asked the person, oldest first."""
+    return [
+        OwnQuestion(stored.kind, stored.code, stored.text, tuple(stored.choices), stored.schema, stored.requester)
+        for stored in await call.host.repository(arguments.agent).questions.load_asked(arguments.person)
+    ]
+
+
 class OwnAnswer(Arguments):
     """The answer of a person (a bare JID) to the question with a code."""
 
     agent: str
     person: str
-    code: Annotated[str, Field(max_length=40)]
-    text: Annotated[str, Field(max_length=65_536)]
+    code: Annotated[str, Field(max_length=MAX_CODE_CHARACTERS)]
+    text: Annotated[str, Field(max_length=MAX_ANSWER_CHARACTERS)]
 
 
 @operation("questions.answer", THE_PERSON, is_change=True)
@@ -171,9 +204,9 @@ class OwnDecision(Arguments):
 
     agent: str
     person: str
-    code: Annotated[str, Field(max_length=40)]
+    code: Annotated[str, Field(max_length=MAX_CODE_CHARACTERS)]
     is_approved: bool
-    reason: Annotated[str, Field(max_length=1000)] = ""
+    reason: Annotated[str, Field(max_length=MAX_REASON_CHARACTERS)] = ""
 
 
 @operation("approvals.decide", THE_PERSON, is_change=True)

@@ -1,23 +1,65 @@
-"""The commands /answer, /approve and /deny: how people answer the questions of an agent."""
+"""The commands /answer, /approve and /deny: how people answer the questions of an agent, as texts and in forms."""
 
 from __future__ import annotations
 
-from ...domain.forms import Field
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ...domain.forms import Choice, Field, FieldError, FieldKind
+from ...domain.texts.json_text import dump_json
 from ...domain.texts.translation import N_, translate
-from ...operations.initiative.questions import Answered, OwnAnswer, OwnDecision, answer_question, decide_approval
+from ...operations.initiative.questions import (
+    MAX_ANSWER_CHARACTERS,
+    MAX_CODE_CHARACTERS,
+    MAX_REASON_CHARACTERS,
+    Answered,
+    OwnAnswer,
+    OwnDecision,
+    OwnQuestion,
+    OwnQuestions,
+    answer_question,
+    decide_approval,
+    list_questions,
+)
 from ...storage import StoredQuestion
 from .context import Invocation
-from .model import Command, CommandResult
+from .model import CONFIRMED, Command, CommandResult, FormStep
 from .parser import ParsedCommand
+
+_PROPERTY = "answer."
+"""The beginning of the names of fields for the properties of an answer with a schema."""
+_KINDS: Mapping[str, FieldKind] = {"string": "text", "integer": "number", "number": "text", "boolean": "yes or no"}
+_MAX_LABEL_CHARACTERS = 100
+_MAX_FIELDS = 20
+
+
+_CODE = Field("code", N_("the code of the question"), is_required=True)
+_LABEL = N_("your answer")
+_TEXT = Field("text", _LABEL, is_required=True)
+_REASON = Field("reason", N_("why, for the person who asked"), default="")
 
 
 async def _answer(invocation: Invocation) -> CommandResult:
     context, values = invocation.context, invocation.values
-    given = OwnAnswer(agent=context.jid, person=invocation.owner, code=values["code"], text=values["text"])
+    if not values.get("code"):
+        return _nothing_is_open()
+    text = _check_length("text", _read_answer(values), MAX_ANSWER_CHARACTERS)
+    code = values["code"][:MAX_CODE_CHARACTERS]
+    given = OwnAnswer(agent=context.jid, person=invocation.owner, code=code, text=text)
     answered = await invocation.perform(answer_question, given)
     if answered.outcome == "taken" and answered.is_own:
         return CommandResult("")  # what they have asked for follows
     return _describe(answered)
+
+
+def _read_answer(values: Mapping[str, Any]) -> str:
+    """Return the answer in a text or a form as a text."""
+    properties = {name.removeprefix(_PROPERTY): value for name, value in values.items() if name.startswith(_PROPERTY)}
+    if properties:
+        return dump_json({name: value for name, value in properties.items() if value is not None})
+    text = values["text"]
+    return text if isinstance(text, str) else dump_json(text)
 
 
 async def _approve(invocation: Invocation) -> CommandResult:
@@ -29,13 +71,122 @@ async def _deny(invocation: Invocation) -> CommandResult:
 
 
 async def _decide(invocation: Invocation, *, is_approved: bool) -> CommandResult:
-    code, reason = invocation.values["code"], invocation.values.get("reason") or ""
-    jid, person = invocation.context.jid, invocation.owner
+    values, reason = invocation.values, invocation.values.get("reason") or ""
+    if not values.get("code"):
+        return _nothing_is_open()
+    if not values.get(CONFIRMED, True):
+        return CommandResult(translate("Nothing is decided."))
+    _check_length("reason", reason, MAX_REASON_CHARACTERS)
+    code, jid, person = values["code"][:MAX_CODE_CHARACTERS], invocation.context.jid, invocation.owner
     given = OwnDecision(agent=jid, person=person, code=code, is_approved=is_approved, reason=reason)
     answered = await invocation.perform(decide_approval, given)
     if answered.outcome == "taken":
         return CommandResult(translate("Approved. It runs now.") if is_approved else translate("Denied. It does not run."))
     return _describe(answered)
+
+
+def _nothing_is_open() -> CommandResult:
+    return CommandResult(translate("I wait for no answer of yours."))
+
+
+def _check_length(name: str, text: str, limit: int) -> str:
+    if len(text) > limit:
+        template = "{name} has {number} characters. At most {limit} are accepted."
+        raise FieldError(translate(template, name=name, number=len(text), limit=limit))
+    return text
+
+
+# Forms: the first one chooses a question, unless only one is open; the next one has its text and the fields of its answer.
+
+
+async def _find_answer_step(invocation: Invocation) -> FormStep | None:
+    questions = await _find_questions(invocation, "question")
+    chosen = _find_chosen(questions, invocation)
+    return _make_step(questions, chosen, chosen.text if chosen else "", _make_fields(chosen) if chosen else ())
+
+
+async def _find_approve_step(invocation: Invocation) -> FormStep | None:
+    confirmation = Field(CONFIRMED, N_("Yes, approve it"), "yes or no", default=False)
+    return await _find_decision_step(invocation, confirmation)
+
+
+async def _find_deny_step(invocation: Invocation) -> FormStep | None:
+    return await _find_decision_step(invocation, _REASON)
+
+
+async def _find_decision_step(invocation: Invocation, field: Field) -> FormStep | None:
+    approvals = await _find_questions(invocation, "approval")
+    chosen = _find_chosen(approvals, invocation)
+    return _make_step(approvals, chosen, _describe_call(chosen) if chosen else "", (field,))
+
+
+async def _find_questions(invocation: Invocation, kind: str) -> list[OwnQuestion]:
+    wanted = OwnQuestions(agent=invocation.context.jid, person=invocation.owner)
+    found = await invocation.perform(list_questions, wanted)
+    return [question for question in found if question.kind == kind]
+
+
+def _find_chosen(questions: Sequence[OwnQuestion], invocation: Invocation) -> OwnQuestion | None:
+    if len(questions) == 1 and "code" not in invocation.values:
+        return questions[0]
+    return next((question for question in questions if question.code == invocation.values.get("code")), None)
+
+
+def _make_step(
+    questions: Sequence[OwnQuestion], chosen: OwnQuestion | None, text: str, fields: tuple[Field, ...]
+) -> FormStep | None:
+    if chosen is not None:
+        code = Field("code", translate(_CODE.label), "choice", False, chosen.code, _list_codes([chosen]))
+        return FormStep(text, (code, *(replace(field, label=translate(field.label)) for field in fields)))
+    if not questions:
+        return None
+    label = translate("Which one")
+    choose = Field("code", label, "choice", True, questions[0].code, _list_codes(questions))
+    return FormStep(f"{label}?", (choose,), is_last=False)
+
+
+def _list_codes(questions: Sequence[OwnQuestion]) -> tuple[Choice, ...]:
+    return tuple(Choice(question.code, _shorten(f"{question.code}: {question.text}")) for question in questions)
+
+
+def _shorten(text: str) -> str:
+    shown = " ".join(text.split())
+    return shown if len(shown) <= _MAX_LABEL_CHARACTERS else f"{shown[: _MAX_LABEL_CHARACTERS - 1]}…"
+
+
+def _describe_call(approval: OwnQuestion) -> str:
+    if not approval.requester:
+        return f"{translate('This needs your approval:')}\n{approval.text}"
+    asked_by = translate("{person} asks for this. It needs your approval:", person=approval.requester)
+    return f"{asked_by}\n{approval.text}"
+
+
+def _make_fields(question: OwnQuestion) -> tuple[Field, ...]:
+    """Return the fields of the answer: one to choose from, those of a flat schema, or a text."""
+    if question.choices:
+        return (Field("text", _LABEL, "choice", True, None, tuple(Choice(each, each) for each in question.choices)),)
+    schema = question.schema or {}
+    properties = schema.get("properties")
+    if schema.get("type") == "object" and isinstance(properties, Mapping) and 0 < len(properties) <= _MAX_FIELDS:
+        required = schema.get("required", ())
+        found = [
+            _make_field(f"{_PROPERTY}{name}", str(each.get("title") or name), each, name in required)
+            if isinstance(each, Mapping)
+            else None
+            for name, each in properties.items()
+        ]
+        if all(found):
+            return tuple(field for field in found if field is not None)
+    return (_make_field("text", _LABEL, schema, True) or _TEXT,)
+
+
+def _make_field(name: str, label: str, schema: Mapping[str, Any], is_required: bool) -> Field | None:
+    """Return the field of a value that a schema describes; None if it has parts of its own."""
+    allowed = schema.get("enum")
+    if isinstance(allowed, list) and allowed and all(isinstance(each, str) for each in allowed):
+        return Field(name, label, "choice", is_required, None, tuple(Choice(each, each) for each in allowed))
+    kind = _KINDS.get(str(schema.get("type")))
+    return None if kind is None else Field(name, label, kind, is_required)
 
 
 def _describe(answered: Answered) -> CommandResult:
@@ -54,25 +205,34 @@ def _describe(answered: Answered) -> CommandResult:
     return CommandResult(text, is_error=True)
 
 
-_CODE = Field("code", N_("the code of the question"), is_required=True)
 ANSWER = Command(
     "answer",
     N_("answer a question of mine"),
     _answer,
     is_personal=True,
-    fields=(_CODE, Field("text", N_("your answer"), is_required=True)),
+    fields=(_CODE, _TEXT),
     usage="K7QX yes",
+    find_step=_find_answer_step,
 )
 COMMANDS_FOR_ANSWERS = (
     ANSWER,
-    Command("approve", N_("approve what I have asked you about"), _approve, is_personal=True, fields=(_CODE,), usage="K7QX2M"),
+    Command(
+        "approve",
+        N_("approve what I have asked you about"),
+        _approve,
+        is_personal=True,
+        fields=(_CODE,),
+        usage="K7QX2M",
+        find_step=_find_approve_step,
+    ),
     Command(
         "deny",
         N_("deny what I have asked you about"),
         _deny,
         is_personal=True,
-        fields=(_CODE, Field("reason", N_("why, for the person who asked"), default="")),
+        fields=(_CODE, _REASON),
         usage="K7QX2M",
+        find_step=_find_deny_step,
     ),
 )
 

@@ -8,7 +8,7 @@ import secrets
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from ...domain.adhoc import Action, CommandCall, CommandForm, CommandProblem, CommandStage
 from ...domain.forms import CONVERSATION_FIELD, Choice, Field, FieldError, FieldValue
@@ -19,7 +19,7 @@ from ...operations.sessions import ListSessions, SessionSummary, list_sessions
 from ..languages import PersonLanguages
 from .context import CommandContext
 from .formatting import format_conversation
-from .model import CONFIRMED, Command, CommandResult
+from .model import CONFIRMED, Command, CommandResult, FormStep
 from .registry import Commands
 
 log = logging.getLogger(__name__)
@@ -50,14 +50,7 @@ _MAX_CHOICES = 50
 _CANCELLED = N_("I did not do this, because the conversation was deleted.")
 
 
-class Step(NamedTuple):
-    """One form of a command."""
-
-    instructions: str
-    fields: tuple[Field, ...]
-
-
-def steps_of(command: Command, conversations: Sequence[SessionSummary]) -> tuple[Step, ...]:
+def steps_of(command: Command, conversations: Sequence[SessionSummary]) -> tuple[FormStep, ...]:
     """Return the forms of a command; none if there is nothing to ask.
 
     `conversations` are those to choose from, the newest first.
@@ -70,21 +63,22 @@ def steps_of(command: Command, conversations: Sequence[SessionSummary]) -> tuple
         )
         default = None if is_any or not choices else choices[0].value
         fields = (Field(CONVERSATION_FIELD, translate("Which conversation"), "choice", is_any, default, choices), *fields)
-    steps = [Step(f"{command.menu_label}.", tuple(map(_translate_field, fields)))] if fields else []
+    steps = [FormStep(f"{command.menu_label}.", tuple(map(_translate_field, fields)))] if fields else []
     if command.question:
         steps.append(
-            Step(translate(command.question), (Field(CONFIRMED, translate("Yes, do it"), "yes or no", default=False),))
+            FormStep(translate(command.question), (Field(CONFIRMED, translate("Yes, do it"), "yes or no", default=False),))
         )
     return tuple(steps)
 
 
-def allowed_actions(steps: Sequence[Step], step_index: int) -> tuple[Action, ...]:
+def allowed_actions(steps: Sequence[FormStep], step_index: int) -> tuple[Action, ...]:
     """Return the actions that may follow the form of a step, the usual one first."""
-    forward: tuple[Action, ...] = ("next",) if step_index + 1 < len(steps) else ("complete",)
+    has_next = step_index + 1 < len(steps) or not steps[step_index].is_last
+    forward: tuple[Action, ...] = ("next",) if has_next else ("complete",)
     return (*forward, "prev") if step_index else forward
 
 
-def parse_form(step: Step, form: Mapping[str, str], before: Mapping[str, FieldValue]) -> dict[str, FieldValue]:
+def parse_form(step: FormStep, form: Mapping[str, str], before: Mapping[str, FieldValue]) -> dict[str, FieldValue]:
     """Parse a submitted form. A field that it leaves out keeps its value of `before`. FieldError for an invalid value."""
     values: dict[str, FieldValue] = {}
     for field in step.fields:
@@ -99,7 +93,7 @@ class _AdHocSession:
 
     sender: str
     command: Command
-    steps: tuple[Step, ...]
+    steps: tuple[FormStep, ...]
     values: dict[str, Any]
     expires_at_s: float
     step_index: int = 0
@@ -162,7 +156,11 @@ class AdHocSessions:
                 owner, list_sessions, ListSessions(agent=context.jid, person=person, limit=_MAX_CHOICES)
             )
             sessions = [session for session in found if session.turns]
-        steps = steps_of(command, sessions)
+        if command.find_step is not None and call.form is None:
+            first = await self._runner.commands.find_step(command, context, owner, {})
+            steps: tuple[FormStep, ...] = () if first is None else (first,)
+        else:
+            steps = steps_of(command, sessions)
         values = await self._runner.commands.get_initial_values(command, context, owner)
         session = _AdHocSession(
             call.sender, command, steps, values, asyncio.get_running_loop().time() + self._session_timeout_s
@@ -198,7 +196,12 @@ class AdHocSessions:
     async def _forward(
         self, session_id: str, session: _AdHocSession, call: CommandCall, owner: str
     ) -> CommandStage | CommandProblem:
-        session.values |= parse_form(session.steps[session.step_index], call.form or {}, session.values)
+        step = session.steps[session.step_index]
+        session.values |= parse_form(step, call.form or {}, session.values)
+        if not step.is_last:
+            context, commands = self._runner.command_context, self._runner.commands
+            following = await commands.find_step(session.command, context, owner, session.values)
+            session.steps = session.steps[: session.step_index + 1] + (() if following is None else (following,))
         if session.step_index + 1 < len(session.steps):
             session.step_index += 1
             return _form_stage(session_id, session)
@@ -232,7 +235,7 @@ class AdHocSessions:
             session_id,
             "completed",
             title=command.title,
-            text=result.text,
+            text=result.text or ("" if result.extra_texts or result.link else translate("Done.")),
             link=result.link,
             is_error=result.is_error,
         )

@@ -4,10 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from ...domain.forms import Choice, Field, FieldValue
 from ...domain.texts.translation import translate
+
+
+class FormStep(NamedTuple):
+    """One form of a command, in the language of the person."""
+
+    instructions: str
+    fields: tuple[Field, ...]
+    is_last: bool = True
+    """False if another form follows, which depends on what is filled in here."""
+
 
 Audience: TypeAlias = Literal["everybody", "operators"]
 Subject: TypeAlias = Literal["the person", "a conversation", "any conversation"]
@@ -57,6 +67,9 @@ class Command:
     usage: str = ""
     """An example of the text after the name, such as `50`, or the names of the values."""
     initial_values: Callable[..., Awaitable[Mapping[str, FieldValue]]] | None = field(default=None, repr=False)
+    find_step: Callable[..., Awaitable[FormStep | None]] | None = field(default=None, repr=False)
+    """Return the next form in a client's menu, for an `Invocation` with the values so far, if it depends on the person; None if
+    there is nothing to choose from. A program that fills in `fields` at once gets no form."""
 
     @property
     def needs_own_account(self) -> bool:

@@ -16,7 +16,7 @@ from ...storage import StoredConversation
 from .builtin import COMMANDS_FOR_EVERYBODY, COMMANDS_FOR_OPERATORS
 from .context import CommandContext, Invocation
 from .decorator import AgentCommand, commands_of
-from .model import Command, CommandResult
+from .model import Command, CommandResult, FormStep
 from .parser import DEFAULT_PREFIXES, ParsedCommand, parse_command, remove_escape
 
 _YIELDING_NAMES = {"reminders", "answer", "approve", "deny"}
@@ -117,6 +117,14 @@ class Commands:
         if command.initial_values is None:
             return {}
         return dict(await command.initial_values(Invocation(context, owner, None, {}, self.available_to(owner))))
+
+    async def find_step(
+        self, command: Command, context: CommandContext, owner: str, values: Mapping[str, Any]
+    ) -> FormStep | None:
+        """Return the next form of a command whose forms depend on the person (a bare JID) and the values so far."""
+        if command.find_step is None:
+            return None
+        return await command.find_step(Invocation(context, owner, None, values, self.available_to(owner)))
 
     async def run_parsed(
         self,
