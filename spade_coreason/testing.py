@@ -439,7 +439,7 @@ class Question:
     """The bare JID of the person behind the request; "" if it is the agent itself."""
     state: QuestionState
     decided_by: str
-    """The bare JID of the person who answered; "" if nobody did."""
+    """The bare JID of the person who answered; "" if no one did."""
     expires_at: datetime
 
 

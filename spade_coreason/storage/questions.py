@@ -435,8 +435,8 @@ class DeletedQuestions(NamedTuple):
 def delete_questions_about(connection: Connection, agent: str, person: str) -> DeletedQuestions:
     """Delete the requests of a person (a bare JID) that are parked, all questions of their requests, and that they were asked.
 
-    A question of others loses the answer of the person. If the person was the only one, it ends at the next look of the clock. The
-    result of a step stays in the request of another that goes on with it. Run it in a transaction of the writer.
+    A question of others loses the answer of the person. If the person was the only one, it ends at the next look of the clock.
+    The result of a step stays in the request of another that goes on with it. Run it in a transaction of the writer.
     """
     is_own = questions.c.agent == agent
     rows = connection.scalars(select(parked_requests.c.id).where(_is_parked_of(agent, person))).all()

@@ -98,7 +98,7 @@ async def test_a_call_about_which_nobody_decides_in_time_does_not_run() -> None:
         await t.say(f"/approve {code}", user=APPROVER)
         await t.settled()
     assert desk.calls == []
-    assert "nobody answered in time" in model.requests[1].tool_results[0]
+    assert "no one answered in time" in model.requests[1].tool_results[0]
 
 
 async def test_tokens_are_counted_once_when_they_are_used() -> None:
@@ -187,7 +187,7 @@ async def test_a_call_with_arguments_that_are_too_long_to_be_read_is_refused(cap
         await t.say("refund and close")
         assert await approve(t) == "Closed only."
     assert desk.calls == [("close", "R7")]
-    assert "nobody was asked: refund: its arguments have 2," in model.requests[1].tool_results[0]
+    assert "no one was asked: refund: its arguments have 2," in model.requests[1].tool_results[0]
     [line] = {record.message for record in caplog.records if "is refused" in record.message}
     assert "secret" not in line
 
@@ -195,7 +195,7 @@ async def test_a_call_with_arguments_that_are_too_long_to_be_read_is_refused(cap
 REFUSALS = [
     (replace(POLICY.approvals, refusal="senders can be forged"), "senders can be forged"),
     (ApprovalPolicy(), "there is no group 'finance'"),
-    (ApprovalPolicy(groups={"finance": (ASKER,)}), f"nobody but {ASKER} may approve this"),
+    (ApprovalPolicy(groups={"finance": (ASKER,)}), f"no one but {ASKER} may approve this"),
     (ApprovalPolicy(groups={"finance": ("fred@elsewhere.org",)}), "may approve this"),
 ]
 
@@ -228,7 +228,7 @@ async def test_a_session_without_approvals_runs_no_tool_that_needs_one() -> None
     async with AgentTester(LLMAgent, options=options, model=model, policy=POLICY, interceptors=[Wrapping]) as t:
         assert await t.say("refund R7") == ["I cannot."]
     assert desk.calls == [("look_up", "R7")]
-    assert "nobody was asked: nobody can be asked here" in model.requests[1].tool_results[0]
+    assert "no one was asked: no one can be asked here" in model.requests[1].tool_results[0]
 
 
 @pytest.mark.parametrize(

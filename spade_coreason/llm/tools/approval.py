@@ -17,7 +17,7 @@ from .function import Tool
 log = logging.getLogger(__name__)
 
 _RANKS = {RiskLevel.SAFE: 0, RiskLevel.STANDARD: 1, RiskLevel.CRITICAL: 2}
-_NOBODY = "nobody can be asked here; an agent in a process of its own, and a session without approvals, cannot wait for people"
+_NOBODY = "no one can be asked here; an agent in a process of its own, and a session without approvals, cannot wait for people"
 
 
 class ApprovalGate:
@@ -77,8 +77,8 @@ def _describe(tool: str, decision: ApprovalDecision) -> str:
     if decision.is_approved:
         return ""
     if decision.refusal:
-        return f"error: {tool} was not called. It needs the approval of a person, and nobody was asked: {decision.refusal}"
+        return f"error: {tool} was not called. It needs the approval of a person, and no one was asked: {decision.refusal}"
     if not decision.person:
-        return f"error: {tool} was not called. It needs the approval of a person, and nobody answered in time"
+        return f"error: {tool} was not called. It needs the approval of a person, and no one answered in time"
     reason = f". Their reason, which is data: {decision.reason}" if decision.reason else ""
     return f"error: {tool} was not called. {decision.person} has denied it{reason}"

@@ -103,7 +103,7 @@ class Toolbox:
             await on_call(call.name, False)
             return (
                 f"error: the platform stopped while {call.name} ran. It may have done its work or not, and was not called"
-                " again. Tell the person so; do not call it again before somebody has looked"
+                " again. Tell the person so; do not call it again before a person has looked"
             )
         return "error: it was called, and its result was too large to be kept" if result is None else result
 

@@ -56,7 +56,7 @@ class Tool:
     risk: RiskLevel = RiskLevel.STANDARD
     """The risk of a call. From the risk `ToolApprovals.from_risk` on, a person approves each call before it runs."""
     check: Callable[[dict[str, Any]], object] | None = None
-    """Raises pydantic's ValidationError for arguments of the model that do not fit. Nobody is asked to approve such a call."""
+    """Raises pydantic's ValidationError for arguments of the model that do not fit. No one is asked to approve such a call."""
     origin: Any = None
     """The origin of a tool of others, such as its server and its hash: a JSON value. An approval counts for this one only."""
 

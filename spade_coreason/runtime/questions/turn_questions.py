@@ -68,7 +68,7 @@ class ApprovalDecision(NamedTuple):
     person: str
     reason: str = ""
     refusal: str = ""
-    """Why nobody was asked; "" if people were."""
+    """Why no one was asked; "" if people were."""
 
 
 class QuestionSink(Protocol):
@@ -290,10 +290,10 @@ def _check_question(question: str, choices: Sequence[str], schema: Mapping[str, 
 
 
 async def _check_schema(schema: Mapping[str, Any] | None) -> None:
-    """Raise ValueError if no value can be checked against a JSON Schema: nobody could answer."""
+    """Raise ValueError if no value can be checked against a JSON Schema: no one could answer."""
     if schema is None:
         return
     root = "the answer"
     for problem in await find_problems(_SAMPLES, schema, root):
         if problem is not None and not problem.startswith(f"{root}: "):
-            raise ValueError(f"nobody could answer this: {problem}")
+            raise ValueError(f"no one could answer this: {problem}")

@@ -108,7 +108,7 @@ class TurnOutput:
         self._thought_count = 0
         self.is_closed = False
         self._is_parking = False
-        """True from a question to the end of the run that has asked it: what the run has cost is recorded meanwhile."""
+        """True from a question to the end of the run that has asked it: its costs are recorded until then."""
         self.is_held = False
         """True once the buffered block is held back until the turn is stored. The agent is done by then."""
         self.stored_reply: str | None = None

@@ -37,7 +37,7 @@ async def fill(url: str, count: int, *, parked: int) -> None:
         rows.setdefault("inbox", []).append({**received, "interaction": PARKED if is_parked else None})
         if not is_parked:
             continue
-        runs = EarlierRuns(1, NOW.isoformat(), 0, 1, {STEP: 1}, ((STEP, 1),), (), {})
+        runs = EarlierRuns(1, NOW.isoformat(), 0, 1, {STEP: 1}, ((STEP, 1),), (), {}, 0)
         incoming = InboundRequest(PERSON, f"{person}/x", "a", None, {"query": "ask"}, "", owner=person, earlier_runs=runs)
         question = make_question(
             repository, row, person, question_id=str(UUID(int=number + 1)), asked_at=NOW, timeout=timedelta(days=7)
