@@ -1,7 +1,7 @@
 """Errors at the end of a command: one line on standard error and an exit code.
 
 0 success   1 an agent or the store reports an error   2 usage or configuration   3 no answer in time
-4 cannot connect   5 the server refuses the login   6 the agent waits for a person's answer   130 interrupted
+4 cannot connect   5 login refused   6 the agent waits for a person   130 interrupted
 """
 
 from __future__ import annotations

@@ -23,8 +23,11 @@ from spade_coreason.runtime.turns.response import TurnResponse
 from tests.contracts.test_protocols import ForeignHandler, ForeignSession, ForeignStream
 
 ADDED: dict[Any, tuple[Any, set[str]]] = {
-    Session: (SessionHandle, {"window", "summary", "run_once", "remind", "later", "cancel_schedule", "schedules", "end"}),
-    Response: (ResponseHandler, {"step", "ask"}),
+    Session: (
+        SessionHandle,
+        {"window", "summary", "run_once", "run_approved", "remind", "later", "cancel_schedule", "schedules", "end"},
+    ),
+    Response: (ResponseHandler, {"step", "ask", "ask_person"}),
     Stream: (StreamHandle, {"replace"}),
 }
 CLASSES: list[tuple[Any, Any]] = [(Session, TurnSession), (Response, TurnResponse), (Stream, TurnStream)]

@@ -16,6 +16,7 @@ from spade_coreason.domain.messages import (
     Completed,
     Failed,
     InboundRequest,
+    Parked,
     Refused,
     Repeated,
     RequestContext,
@@ -79,6 +80,11 @@ EVENTS: list[tuple[str, TurnEvent]] = [
     (
         "The events that follow are the whole stored reply to a request that was sent again. Events before it do not count.",
         Repeated(),
+    ),
+    (
+        "The agent has asked a person. This ends the reply for now. When they have answered, the rest comes to the same address"
+        " under the same request id; or send the request again under this id.",
+        Parked(),
     ),
     (
         "The last event of a reply. `state` is that of the conversation: `active` or `completed`.",

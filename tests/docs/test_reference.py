@@ -92,7 +92,7 @@ def test_the_commands_have_their_options_and_exit_codes() -> None:
     assert re.findall(r"^##+ `(.+)` \{ #", text, re.M) == names
     assert "| `--thread TEXT` |" in text
     ask = text.partition("## `ask`")[2].partition("\n## ")[0]
-    assert re.findall(r"^\| (\d) \|", ask, re.M) == ["0", "1", "2", "3", "4", "5"]
+    assert re.findall(r"^\| (\d) \|", ask, re.M) == ["0", "1", "2", "3", "4", "5", "6"]
 
 
 def test_the_codec_reads_the_events_that_the_page_shows() -> None:
@@ -134,7 +134,7 @@ def _all_subclasses(error: type[CoReasonError]) -> set[type[CoReasonError]]:
 def test_each_code_and_exit_code_has_its_meaning() -> None:
     table = errors_reference.codes_table()
     assert [int(code) for code in re.findall(r"^\| (\d+) \| `\w+` \| \w", table, re.M)] == list(ErrorCode)
-    assert list(cli_reference.exit_codes()) == [0, 1, 2, 3, 4, 5, 130]
+    assert list(cli_reference.exit_codes()) == [0, 1, 2, 3, 4, 5, 6, 130]
 
 
 def table_keys(heading: str) -> list[str]:

@@ -97,13 +97,13 @@ class OfApproval(Arguments):
 
 
 @operation("approvals.approve", is_change=True)
-async def approve(call: Call, arguments: OfApproval) -> ListedApproval:
+async def approve_call(call: Call, arguments: OfApproval) -> ListedApproval:
     """Approve a call in place of those who were asked. It runs then."""
     return await _decide(call, arguments, is_approved=True)
 
 
 @operation("approvals.deny", is_change=True)
-async def deny(call: Call, arguments: OfApproval) -> ListedApproval:
+async def deny_call(call: Call, arguments: OfApproval) -> ListedApproval:
     """Deny a call in place of those who were asked. It does not run."""
     return await _decide(call, arguments, is_approved=False)
 

@@ -135,6 +135,9 @@ NODES = {
     "export-everywhere",
     "reminders",
     "reminders-cancel",
+    "answer",
+    "approve",
+    "deny",
     "settings",
     "weather",
 }

@@ -79,7 +79,7 @@ def approve(file: Path | None, data: Path | None, agent: str | None, approval_id
     \b
       spade-coreason approvals approve 1f0c9a77
     """
-    from ....operations.initiative.questions import OfApproval, approve as approve_call
+    from ....operations.initiative.questions import OfApproval, approve_call
 
     with open_platform(file, data, changes=True) as platform:
         found = platform.perform(approve_call, OfApproval(agent=agent, id=approval_id, reason=reason))
@@ -98,7 +98,7 @@ def deny(file: Path | None, data: Path | None, agent: str | None, approval_id: s
     \b
       spade-coreason approvals deny 1f0c9a77 --reason "too late"
     """
-    from ....operations.initiative.questions import OfApproval, deny as deny_call
+    from ....operations.initiative.questions import OfApproval, deny_call
 
     with open_platform(file, data, changes=True) as platform:
         found = platform.perform(deny_call, OfApproval(agent=agent, id=approval_id, reason=reason))
