@@ -79,9 +79,9 @@ def command(
 
     On a terminal with colours, the Markdown of the answer is formatted. Otherwise, or with NO_COLOR, it is printed unchanged.
 
-    Exit code: 0 answered, 1 the agent reports an error, 2 wrong usage, 3 no answer in time, 4 no connection or no agent, 5 login
-    refused, 6 the agent waits for a person. If the agent ends its turn without an answer, the code is 0 and a line on standard
-    error says so.
+    Exit code: 0 answered, 1 the agent reports an error, 2 wrong usage, 3 no answer in time, 4 no connection or no agent,
+    5 login refused, 6 the agent waits for a person. If the agent ends its turn without an answer, the code is 0 and a line on
+    standard error says so.
 
     If the agent asks a person, what it said so far is printed, and a line on standard error has the id of the request. The
     same command with --request-id prints the reply once they have answered.
