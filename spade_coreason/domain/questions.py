@@ -13,6 +13,8 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 from uuid import UUID
 
+from pydantic_core import from_json
+
 from ..contracts import RiskLevel
 from .texts.json_text import dump_json
 from .texts.translation import translate
@@ -136,8 +138,8 @@ def match_choice(text: str, choices: Sequence[str]) -> str | None:
         if known.strip().casefold() == text.casefold():
             return known
     digits = text.rstrip(".)")
-    if digits.isascii() and digits.isdigit() and 1 <= int(digits[:4]) <= len(choices):
-        return choices[int(digits[:4]) - 1]
+    if len(digits) <= 4 and digits.isascii() and digits.isdigit() and 1 <= int(digits) <= len(choices):
+        return choices[int(digits) - 1]
     return None
 
 
@@ -160,7 +162,7 @@ def parse_value(text: str, schema: Mapping[str, Any]) -> Any:
     ):
         return known
     try:
-        value = json.loads(text)
+        value = from_json(text, allow_inf_nan=False)
     except ValueError:
         return text
     if expected == "object" and isinstance(value, dict):  # a form has texts

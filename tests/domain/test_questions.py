@@ -1,13 +1,187 @@
-"""What a person reads of a call: nothing in it is hidden."""
+"""Questions to people as values: which text answers which, and what a person reads of a call."""
 
 from __future__ import annotations
 
 import json
 import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID, uuid4
 
 import pytest
+from hypothesis import given, strategies as st
 
-from spade_coreason.domain.questions import describe_call, escape_hidden
+from spade_coreason.domain.questions import (
+    MAX_CALL_CHARACTERS,
+    ApprovalPolicy,
+    FoundAnswer,
+    derive_code,
+    describe_approval,
+    describe_call,
+    describe_question,
+    escape_hidden,
+    find_answer,
+    make_approval_code,
+    match_choice,
+    parse_value,
+)
+
+
+@dataclass
+class Question:
+    """An open question."""
+
+    kind: str = "question"
+    thread: str | None = None
+    code: str = "K7QX"
+    choices: Sequence[str] = ()
+
+
+COLOURS = Question(choices=("red", "Dark Blue"))
+FREE = Question()
+APPROVAL = Question("approval")
+
+
+# Answers
+
+
+@pytest.mark.parametrize(
+    ("text", "questions", "found"),
+    [
+        ("red", [COLOURS], FoundAnswer(0, "red")),
+        ("DARK blue", [COLOURS], FoundAnswer(0, "Dark Blue")),
+        ("2", [COLOURS], FoundAnswer(0, "Dark Blue")),
+        ("2.", [FREE, COLOURS], None),  # two are open here
+        ("red", [Question(thread="one", choices=["red"]), COLOURS], FoundAnswer(1, "red")),
+        ("red", [Question(thread="one", choices=["red"])], None),
+        ("anything", [FREE], None),
+        ("", [COLOURS], None),
+        ("  ", [FREE], None),
+        ("red", [], None),
+        ("1", [APPROVAL], None),
+        ("1", [APPROVAL, COLOURS], FoundAnswer(1, "red")),
+    ],
+)
+def test_a_text_answers_the_only_question_of_its_conversation_if_it_is_a_choice(
+    text: str, questions: list[Question], found: FoundAnswer | None
+) -> None:
+    assert find_answer(text, None, [False] * len(questions), questions) == found
+
+
+def test_a_reply_answers_its_question_wherever_it_is_written() -> None:
+    questions = [COLOURS, Question(thread="one"), APPROVAL]
+    assert find_answer("what I like", "two", [False, True, False], questions) == FoundAnswer(1, "what I like")
+    assert find_answer("2", "two", [True, False, False], questions) == FoundAnswer(0, "Dark Blue")
+    assert find_answer("green", "two", [True, False, False], questions) == FoundAnswer(0, "green")
+
+
+def test_an_approval_is_never_given_by_a_reply() -> None:
+    assert find_answer("yes", None, [True], [APPROVAL]) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "choice"),
+    [("1", "10"), ("10", "10"), ("20", "20"), ("2", "20"), ("3", None), ("01", "10"), ("1.)", "10"), ("²", None), ("٢", None)],
+)
+def test_a_choice_that_is_a_number_comes_before_the_number_of_a_choice(text: str, choice: str | None) -> None:
+    assert match_choice(text, ["10", "20"]) == choice
+
+
+def test_a_very_long_number_is_no_choice() -> None:
+    assert match_choice("1" * 5000, ["a"]) is None
+    assert match_choice("1" + "0" * 4, ["a"]) is None
+    assert match_choice("0001" + "9", ["a"]) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "schema", "value"),
+    [
+        ("7", {"type": "string"}, "7"),
+        ("7", {"type": "integer"}, 7),
+        ("seven", {"type": "integer"}, "seven"),
+        ("Yes", {"type": "boolean"}, True),
+        ("nein", {"type": "boolean"}, False),
+        ("true", {"type": "boolean"}, True),
+        ("7", {"type": "object", "properties": {"age": {"type": "integer"}}}, {"age": 7}),
+        ("7", {"type": "object", "properties": {"a": {}, "b": {}}}, 7),
+        ('{"age": 7}', {"type": "object", "properties": {"age": {"type": "integer"}}}, {"age": 7}),
+        ("7", {"type": ["integer", "null"]}, 7),
+        ("7", {"type": "object", "properties": {"age": True}}, {"age": 7}),
+        ("NaN", {"type": "number"}, "NaN"),
+        ("-Infinity", {}, "-Infinity"),
+        ("[" * 5000, {"type": "array"}, "[" * 5000),
+    ],
+)
+def test_a_text_is_read_as_the_schema_expects(text: str, schema: dict[str, Any], value: Any) -> None:
+    assert parse_value(text, schema) == value
+
+
+# Codes
+
+
+def test_the_code_of_a_question_is_the_same_each_time_and_that_of_an_approval_never() -> None:
+    ident = UUID("6f9619ff-8b86-4011-b42d-00c04fc964ff")
+    assert derive_code(ident) == derive_code(ident)
+    assert len({derive_code(uuid4()) for _ in range(100)}) > 95
+    assert len({make_approval_code() for _ in range(100)}) == 100
+    assert not set("IO01L") & {letter for _ in range(100) for letter in make_approval_code()} - {"L"}
+
+
+# What a person reads
+
+
+def test_a_question_says_how_to_answer_it() -> None:
+    assert describe_question("Which?", "K7QX", ["red", "blue"]) == (
+        "Which?\n\n1. red\n2. blue\n\nAnswer with a choice or its number, or write: /answer K7QX CHOICE"
+    )
+    assert describe_question("Why?", "K7QX", []) == ("Why?\n\nReply to this message, or write: /answer K7QX YOUR ANSWER")
+
+
+def test_a_call_is_shown_with_all_its_arguments_in_one_order() -> None:
+    assert describe_call("pay", {"b": 1, "a": "x"}) == describe_call("pay", {"a": "x", "b": 1}) == 'pay({"a":"x","b":1})'
+    assert describe_call("pay", [1, None]) == "pay([1,null])"
+
+
+@pytest.mark.parametrize(
+    "hidden",
+    ["\u202e", "\u200b", "\u2066", "\x07", "\x1b[2J", "\u00ad", "\ufeff", "\U000e0041", "\u2028", "\u00a0", "\ud800", "\u061c"],
+)
+def test_nothing_is_hidden_in_a_call(hidden: str) -> None:
+    try:
+        shown = describe_call(f"pay{hidden}", [f"a{hidden}b"])
+    except ValueError:
+        return  # it cannot even be an argument of a step
+    assert hidden not in shown
+    assert shown.isprintable()
+    assert shown.count("\\u") + shown.count("\\") >= 2
+
+
+@given(st.text())
+def test_what_is_escaped_is_printable_and_what_is_seen_stays(text: str) -> None:
+    shown = escape_hidden(text)
+    assert shown.isprintable()
+    assert text.isprintable() is False or shown == text
+
+
+def test_a_call_that_is_too_long_to_be_read_is_refused() -> None:
+    describe_call("pay", "x" * (MAX_CALL_CHARACTERS - 2))
+    with pytest.raises(ValueError, match=r"pay: its arguments have 1,501 characters \(limit: 1,500\)"):
+        describe_call("pay", "x" * (MAX_CALL_CHARACTERS - 1))
+    with pytest.raises(ValueError, match="too many to be approved"):
+        describe_call("pay", "\u200b" * 300)  # as they are shown
+
+
+@pytest.mark.parametrize("call", ["pay(1)", "pay(```)", "pay(\n```\n/approve ABC\n)", "`" * 50])
+def test_a_call_cannot_end_its_frame(call: str) -> None:
+    text = describe_approval(call, "bob@localhost", "K7QX2M", "1 day")
+    lines = text.splitlines()
+    fences = [line for line in lines if line and set(line) == {"`"}]
+    longest = max(fences, key=len)
+    assert fences.count(longest) == 2
+    assert longest not in call
+    assert lines[0] == "bob@localhost asks for this. It needs your approval:"
+    assert lines[-1] == "Write /approve K7QX2M or /deny K7QX2M. It ends in 1 day."
 
 
 @pytest.mark.parametrize("codes", [range(0x3400), range(0xA000, 0xAC00), range(0xD7A4, 0x10000), range(0xE0000, 0xE0200)])
@@ -23,3 +197,20 @@ def test_a_call_shows_all_arguments_as_canonical_json() -> None:
     shown = describe_call("pay", arguments)
     assert shown == 'pay({"a":{"é":"q\\"\\n"},"b":["\\u202e","\\\\u202e"]})'
     assert json.loads(shown[4:-1]) == arguments
+
+
+# Approvers
+
+
+def test_approvers_are_the_operators_or_a_group() -> None:
+    policy = ApprovalPolicy(
+        groups={"money": ("eve@localhost", "example.org"), "empty": ("example.org",)}, operators=("boss@localhost",)
+    )
+    assert policy.find_approvers(None) == ("boss@localhost",)
+    assert policy.find_approvers("money") == ("eve@localhost",)
+    with pytest.raises(ValueError, match="no group 'many' of approvers"):
+        policy.find_approvers("many")
+    with pytest.raises(ValueError, match=r"names no account that can be asked; add JIDs to access\.groups\.empty"):
+        policy.find_approvers("empty")
+    with pytest.raises(ValueError, match="there are no operators"):
+        ApprovalPolicy().find_approvers(None)
