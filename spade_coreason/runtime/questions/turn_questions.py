@@ -27,7 +27,7 @@ from ...domain.texts.translation import translate
 from ...exceptions import ApprovalDeniedError, ApprovalExpiredError, ApprovalRefusedError, QuestionExpiredError
 from ..turns.output import TurnOutput
 from ..turns.step_journal import StepJournal
-from ..turns.steps import DurableStep, TurnParked
+from ..turns.steps import DurableStep, TurnParkedError
 
 QUESTION, APPROVAL = "question", "approval"
 """The kinds of questions."""
@@ -271,7 +271,7 @@ class TurnQuestions:
         self._journal.asked = asked
         self._sink.count(asked)
         self._journal.is_closed = True
-        raise TurnParked
+        raise TurnParkedError
 
 
 def _check_question(question: str, choices: Sequence[str], schema: Mapping[str, Any] | None, timeout: timedelta) -> None:

@@ -66,7 +66,7 @@ class JournalAccess(Protocol):
         ...
 
 
-class TurnParked(BaseException):
+class TurnParkedError(BaseException):
     """The end of a run of `assist` that has asked a person. It is no Exception, so that `except Exception` lets it pass."""
 
 

@@ -49,7 +49,7 @@ from ..peers.peers import CURRENT_REQUEST
 from .output import TurnOutput
 from .response import TurnResponse
 from .step_journal import StepJournal
-from .steps import CURRENT_JOURNAL, TurnParked
+from .steps import CURRENT_JOURNAL, TurnParkedError
 from .turn_services import TurnServices
 
 log = logging.getLogger(__name__)
@@ -219,8 +219,8 @@ class Turn:
             if task is not None and task.cancelling():
                 await self._clear_cancellation()
         except BaseException as error:
-            # Also `TurnParked`; sys.exit() and KeyboardInterrupt, which would end the whole process; and an agent that cancels
-            # its own task. A Ctrl-C is a signal to the event loop, and raises nothing here.
+            # Also `TurnParkedError`; sys.exit() and KeyboardInterrupt, which would end the whole process; and an agent that
+            # cancels its own task. A Ctrl-C is a signal to the event loop, and raises nothing here.
             if isinstance(error, asyncio.CancelledError) and services.mailboxes.is_cancelling_turns:
                 output.abandon()
                 raise
@@ -247,7 +247,7 @@ class Turn:
     def _raise_caught(self) -> NoReturn:
         """Raise the reason why the turn ends or fails, which the agent has caught."""
         if self.steps.asked:
-            raise TurnParked
+            raise TurnParkedError
         raise self.steps.mismatch or self.steps.make_missing()
 
     async def _report_failure(self, error: BaseException, *, is_late: bool) -> TurnEvent:
