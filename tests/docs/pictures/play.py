@@ -83,8 +83,8 @@ class Player:
             self._press(KEYS[step.key])
             if step.texts:
                 self._wait_for(begin, step.texts, step.timeout)
-        elif step.type is not None:
-            for character in step.type:
+        else:
+            for character in step.fill(_CONTROL.sub("", self._output)):
                 self._press(character)
                 if not step.hidden:
                     self._pump(self._hands.uniform(0.015, 0.055))

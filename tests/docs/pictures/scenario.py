@@ -29,6 +29,7 @@ of the virtual environment. At the end the terminal is closed, and what still ru
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,6 +49,8 @@ class Step(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     type: str | None = None
+    copies: str | None = None
+    """A regular expression: what fits it on the screen is typed, such as a code that is another one each time."""
     key: str | None = None
     clear: bool = False
     wait: str | tuple[str, ...] = ()
@@ -57,11 +60,15 @@ class Step(BaseModel):
 
     @model_validator(mode="after")
     def _check(self) -> Step:
-        if sum((self.type is not None, self.key is not None, self.clear)) != 1:
-            raise ValueError("a step has one of type, key and clear")
+        if sum((self.type is not None, self.copies is not None, self.key is not None, self.clear)) != 1:
+            raise ValueError("a step has one of type, copies, key and clear")
         if self.key is not None and self.key not in KEYS:
             raise ValueError(f"no key {self.key!r}; there are {', '.join(KEYS)}")
         return self
+
+    def fill(self, shown: str) -> str:
+        """Return what is typed: the last text that was shown and fits `copies`, or `type` as it is."""
+        return self.type or "" if self.copies is None else re.findall(self.copies, shown)[-1]
 
     @property
     def texts(self) -> tuple[str, ...]:
