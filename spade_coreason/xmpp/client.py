@@ -150,13 +150,8 @@ class AgentClient:
         thread: str | None = None,
         timeout: float = 30.0,
         thoughts: bool = False,
-        follows_parked: bool = False,
     ) -> AsyncGenerator[PeerEvent]:
-        """Send a request and yield the events of the reply as they come. Parameters and errors are those of `ask`.
-
-        With `follows_parked` there is no PeerParkedError: after `request.parked` comes the rest of the reply, whenever the
-        person has answered.
-        """
+        """Send a request and yield the events of the reply as they come. Parameters and errors are those of `ask`."""
         connection = self._connection
         if connection is None:
             raise RuntimeError("the client is not connected; use it in `async with`")
@@ -166,10 +161,7 @@ class AgentClient:
         reads_batches = self._requests.reads_batches(jid)
         message = transport.encode_request(jid, agent_request, thread, context, reads_batches=reads_batches)
         request_id = str(agent_request.request_id)
-        arriving = self._requests.events(
-            jid, request_id, timeout, lambda: connection.send([message]), follows_parked=follows_parked
-        )
-        async with aclosing(arriving) as events:
+        async with aclosing(self._requests.events(jid, request_id, timeout, lambda: connection.send([message]))) as events:
             async for event in events:
                 yield event
 

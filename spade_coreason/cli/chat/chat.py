@@ -24,7 +24,6 @@ from ..terminal.wrapping import truncate
 from .commands import INDENT, is_chat_command, is_command, is_quit_command, parse_commands, run_command, wrap_notice
 from .export import EXPORT_COMMAND, ExportReader, write_export
 from .incoming_texts import IncomingTexts
-from .parked_requests import ParkedRequests
 from .prompt import Prompt
 from .roster import ChatRoster
 
@@ -50,7 +49,7 @@ async def chat_by_lines(client: AgentClient, jid: str, timeout_s: float, texts: 
 
     `texts`, which agents write first, appear between the answers.
     """
-    code, parked = 0, ParkedRequests(texts)
+    code, parked = 0, texts.parked
     texts.begin()
     async for line in _read_lines():
         try:
@@ -65,17 +64,16 @@ async def chat_by_lines(client: AgentClient, jid: str, timeout_s: float, texts: 
             continue
         answer, writer = AnswerText(), PlainWriter("", wraps=False)
         texts.hold()
-        request, arrivals = _build_request(question), parked.arrivals
+        request = _build_request(question)
         try:
-            events = client.stream(jid, request, timeout=timeout_s, thoughts=True, follows_parked=True)
-            async for event in events:
+            async for event in client.stream(jid, request, timeout=timeout_s, thoughts=True):
                 writer.feed(answer.feed_pieces(event))
-                if event.type == "request.parked":
-                    parked.follow(jid, str(request.request_id), events)
-                    break
             writer.end()
             if not answer.has_text:  # it has answered a question: the rest of that reply follows
-                await parked.wait_for_arrival(arrivals, timeout_s)
+                await parked.wait_for_text(timeout_s)
+        except PeerParkedError:
+            writer.end()
+            parked.add(jid, str(request.request_id))
         except PeerError as error:
             writer.end()
             errors.print_error(error)
@@ -85,7 +83,6 @@ async def chat_by_lines(client: AgentClient, jid: str, timeout_s: float, texts: 
         parked_error = PeerParkedError(*waiting)
         errors.print_error(parked_error)
         code = code or errors.exit_code(parked_error)
-    await parked.close()
     return code
 
 
@@ -118,7 +115,6 @@ class Chat:
         self._roster = roster
         self._timeout_s = timeout_s
         self._texts = texts
-        self._parked = ParkedRequests(texts)
 
     async def run(self) -> None:
         """Chat until /quit or Ctrl-D."""
@@ -130,7 +126,7 @@ class Chat:
         finally:
             signal.signal(signal.SIGINT, before)
             loading.cancel()
-            await asyncio.gather(loading, self._parked.close(), return_exceptions=True)
+            await asyncio.gather(loading, return_exceptions=True)
 
     async def _load_commands(self) -> None:
         """Ask the agents for their commands. Tab completes none for an agent that does not answer."""
@@ -188,8 +184,8 @@ class Chat:
         waiting_line = _WaitingLine(self._client, name)
         problem, is_silent = "", True
         choices: list[str] = []
-        are_listed, arrivals = False, self._parked.arrivals
-        events = self._client.stream(jid, request, timeout=self._timeout_s, thoughts=True, follows_parked=True)
+        are_listed = False
+        events = self._client.stream(jid, request, timeout=self._timeout_s, thoughts=True)
         export = ExportReader(events) if text.lower() == EXPORT_COMMAND else None
         try:
             async for event in export or events:
@@ -205,13 +201,11 @@ class Chat:
                 if pieces := answer.feed_pieces(event):
                     waiting_line.stop()
                     writer.feed(pieces)
-                if event.type == "request.parked":
-                    is_silent = False
-                    self._parked.follow(jid, str(request.request_id), events)
-                    break
-            if not answer.has_text and self._parked.waiting:  # it has answered a question: the rest of that reply follows
-                await self._parked.wait_for_arrival(arrivals, self._timeout_s)
-                is_silent = is_silent and self._parked.arrivals == arrivals
+            if not answer.has_text and await self._texts.parked.wait_for_text(self._timeout_s):
+                is_silent = False  # it has answered a question, and this was the rest of that reply
+        except PeerParkedError:
+            is_silent = False
+            self._texts.parked.add(jid, str(request.request_id))
         except PeerError as error:
             problem = errors.format_error(error)
             if isinstance(error, PeerRefusedError) and error.retry_after_s is not None:

@@ -6,6 +6,7 @@ from ...domain.jid import local_part
 from ...domain.texts.terminal_text import escape_label
 from ..terminal.console import add_style, print_text
 from .commands import INDENT
+from .parked_requests import ParkedRequests
 
 
 class IncomingTexts:
@@ -13,9 +14,12 @@ class IncomingTexts:
 
     def __init__(self) -> None:
         self._held: list[tuple[str, str]] | None = []
+        self.parked = ParkedRequests()
+        """The requests that wait for a person."""
 
     def put(self, jid: str, text: str) -> None:
         """Show a text of an agent, or hold it."""
+        self.parked.note_text(jid)
         if self._held is None:
             _show(jid, text)
         else:

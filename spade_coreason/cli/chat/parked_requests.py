@@ -1,72 +1,40 @@
-"""The requests of a chat that wait for a person: the rest of a reply is shown when it comes, above the prompt."""
+"""The requests of a chat that wait for a person. The rest of a reply comes as a text of the agent, above the prompt."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING
 
-from ...exceptions import PeerError
-from ..answers import AnswerText
-from ..errors import format_error
-from .incoming_texts import IncomingTexts
-
-if TYPE_CHECKING:
-    from ...runtime import PeerEvent
+from ...domain.jid import bare_jid
 
 
 class ParkedRequests:
-    """The requests whose replies go on when a person has answered."""
+    """The requests of a chat that wait: the agent (a JID) and the id of each, the oldest first."""
 
-    def __init__(self, texts: IncomingTexts) -> None:
-        self._texts = texts
-        self._tasks: dict[asyncio.Task[None], tuple[str, str]] = {}
-        self._arrival = asyncio.Event()
-        self.arrivals = 0
-        """The number of times that a request has ended, or has asked again."""
+    def __init__(self) -> None:
+        self.waiting: list[tuple[str, str]] = []
+        self._text = asyncio.Event()
 
-    @property
-    def waiting(self) -> list[tuple[str, str]]:
-        """The agents (JIDs) that wait for a person, each with the id of the request."""
-        return list(self._tasks.values())
+    def add(self, jid: str, request_id: str) -> None:
+        """Add a request that waits for a person."""
+        self.waiting.append((jid, request_id))
 
-    def follow(self, jid: str, request_id: str, events: AsyncIterator[PeerEvent]) -> None:
-        """Show what comes after the event `request.parked` of a request."""
-        task = asyncio.create_task(self._follow(jid, events))
-        self._tasks[task] = jid, request_id
-        task.add_done_callback(lambda done: self._tasks.pop(done, None))
+    def note_text(self, jid: str) -> None:
+        """Note a text of an agent: it goes on with its oldest request."""
+        self.waiting = self.waiting[: (place := self._find(jid))] + self.waiting[place + 1 :]
+        self._text.set()
 
-    async def wait_for_arrival(self, before: int, timeout_s: float) -> None:
-        """Wait until `arrivals` is larger than `before`, unless no request is left or the time is over."""
+    async def wait_for_text(self, timeout_s: float) -> bool:
+        """Wait for the next text, if a request waits. Return False if none comes."""
+        if not self.waiting:
+            return False
+        self._text.clear()
         try:
             async with asyncio.timeout(timeout_s):
-                while self.arrivals == before and self._tasks:
-                    self._arrival.clear()
-                    await self._arrival.wait()
+                await self._text.wait()
         except TimeoutError:
-            return
+            return False
+        return True
 
-    async def close(self) -> None:
-        """Stop. The requests go on at their agents."""
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-    async def _follow(self, jid: str, events: AsyncIterator[PeerEvent]) -> None:
-        answer, text = AnswerText(), ""
-        try:
-            async for event in events:
-                text += answer.feed(event)
-                if event.type == "request.parked":
-                    self._show(jid, text)
-                    text = ""
-        except PeerError as error:
-            text += f"\n\n{format_error(error)}"
-        self._show(jid, text)
-
-    def _show(self, jid: str, text: str) -> None:
-        if text.strip():
-            self._texts.put(jid, text.strip())
-        self.arrivals += 1
-        self._arrival.set()
+    def _find(self, jid: str) -> int:
+        agents = [bare_jid(waiting) for waiting, _ in self.waiting]
+        return agents.index(bare_jid(jid)) if bare_jid(jid) in agents else len(agents)

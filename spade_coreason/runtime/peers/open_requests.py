@@ -156,18 +156,16 @@ class OpenRequests:
             del self._open[key]
 
     async def events(
-        self, jid: str, request_id: str, timeout_s: float, send: Callable[[], object], *, follows_parked: bool = False
+        self, jid: str, request_id: str, timeout_s: float, send: Callable[[], object]
     ) -> AsyncGenerator[PeerEvent]:
         """Call `send`, and yield the events of the reply as they arrive, including the last one.
-
-        With `follows_parked`, they go on after `request.parked`, without a limit of time.
 
         Raises `PeerTimeoutError` after `timeout_s` without a complete reply, `PeerUnavailableError`, `PeerRefusedError`,
         `AnswerTooLongError` or `PeerFailedError`. `ValueError` if a request with this id to this JID is open already.
         """
         with self._register(request_id, jid) as request:
             send()
-            deadline: float | None = asyncio.get_running_loop().time() + timeout_s
+            deadline = asyncio.get_running_loop().time() + timeout_s
             has_started = False
             while True:
                 if request.arrivals.empty():
@@ -182,9 +180,7 @@ class OpenRequests:
                     raise arrival
                 has_started = has_started or arrival.type != "block.thought"
                 yield PeerEvent(arrival.type, arrival.data)
-                if follows_parked and arrival.type == "request.parked":
-                    deadline = None
-                elif arrival.type in FINAL_EVENTS:
+                if arrival.type in FINAL_EVENTS:
                     _raise_if_failed(request.jid, arrival, timeout_s)
                     return
 

@@ -18,6 +18,7 @@ from functools import partial
 from ...concurrency import Semaphore
 from ...contracts import ErrorCode
 from ...domain import conversation
+from ...domain.channel_kinds import PERSON
 from ...domain.conversation import RUN, Outcome
 from ...domain.jid import bare_jid
 from ...domain.messages import Failed, Parked, Refused
@@ -321,6 +322,9 @@ class RequestHandler:
         """Open the output for a request, by the preferences of the person and the features of their clients."""
         services, incoming, person = self._services, queued.incoming, active.record.owner
         channel = self._outbox.channels[incoming.channel_name]
+        if incoming.earlier_runs is not None and incoming.is_said_directly:
+            # The program may be gone, such as a chat: the person gets the rest as texts. It is asked for again under its id.
+            incoming = replace(incoming, kind=PERSON)
         if incoming.kind.is_program:
             encoder = channel.make_encoder(incoming, queued.key)
             output = TurnOutput(encoder, channel.send, queued.key, services.reply_timers)
