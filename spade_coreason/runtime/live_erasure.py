@@ -8,7 +8,7 @@ from datetime import datetime
 from functools import partial
 
 from ..domain.identifiers import recover_thread
-from ..domain.messages import InboundRequest
+from ..domain.messages import REPLY_THREAD, InboundRequest
 from ..memory import (
     AgentInteractionMemory,
     ErasureReport,
@@ -184,7 +184,7 @@ class LiveErasure:
         return report + ErasureReport(requests=asked.requests, questions=asked.questions)
 
     async def erase_conversation(self, record: StoredConversation) -> ErasureReport:
-        """Delete a conversation, with the copies of its variables in the scope of its person."""
+        """Delete a conversation, with the copies of its variables in the scope of its person. The jobs that it began end."""
         services, owner = self._services, record.owner
         mailbox = services.mailboxes.conversations.find(record.conversation_id)
         thread = recover_thread(record.conversation_id, owner, services.jid)
@@ -192,7 +192,7 @@ class LiveErasure:
         services.mailboxes.drop_unqueued(owner, thread)
         asked = await services.repository.questions.delete_in(record)  # before: an answer would queue its request
         mailboxes = [mailbox] if mailbox is not None else []
-        await self._end_work(owner, mailboxes)
+        await self._end_work(owner, [*mailboxes, *self._drop_jobs(owner, thread)])
         active = mailbox.active if mailbox is not None else None
         repository = services.repository
         values = (
@@ -232,6 +232,17 @@ class LiveErasure:
         report = await erase_conversation(services.repository, self._memory, record, with_copies=False)
         self._forget([mailbox])
         return report
+
+    def _drop_jobs(self, owner: str, thread: str | None) -> list[Mailbox]:
+        """Drop the jobs that a conversation began and that wait. Return the mailboxes of those that run."""
+
+        def is_begun_there(incoming: InboundRequest) -> bool:
+            metadata = incoming.metadata
+            return incoming.owner == owner and REPLY_THREAD in metadata and metadata[REPLY_THREAD] == thread
+
+        mailboxes = self._services.mailboxes
+        mailboxes.drop_matching(is_begun_there)
+        return [one for one in mailboxes.of_sender(owner) if one.handled is not None and is_begun_there(one.handled.incoming)]
 
     def _find_busy(self, person: str) -> list[Mailbox]:
         """Return the mailboxes that handle a request of a person (a bare JID)."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple, TypeAlias
 
 from sqlalchemy import ColumnElement, Connection, delete, func, insert, or_, select, update
 
+from ..domain.messages import REPLY_THREAD
 from .backends.database import Commit, Database, Row, Rows
 from .backends.statements import DELETE_SCHEDULE, MOVE_SCHEDULE
 from .records import from_micros, to_micros
@@ -188,11 +190,19 @@ def delete_schedules_about(connection: Connection, agent: str, person: str) -> i
 
 
 def delete_schedules_in(connection: Connection, agent: str, owner: str, thread: str | None) -> int:
-    """Delete the schedules that are due in a conversation, in a transaction of the writer. Those of `@every` stay."""
+    """Delete the schedules that are due in a conversation, and the jobs that it began, in a transaction of the writer.
+
+    Those of `@every` stay.
+    """
     if owner == agent:
         return 0
-    is_there = schedules.c.agent == agent, schedules.c.owner == owner, schedules.c.thread == thread
-    return connection.execute(delete(schedules).where(*is_there)).rowcount
+    of_owner = schedules.c.agent == agent, schedules.c.owner == owner
+    count = connection.execute(delete(schedules).where(*of_owner, schedules.c.thread == thread)).rowcount
+    for row_id, origin_text in connection.execute(select(schedules.c.id, schedules.c.origin).where(*of_owner)).all():
+        origin = json.loads(origin_text)
+        if REPLY_THREAD in origin and origin[REPLY_THREAD] == thread:
+            count += connection.execute(delete(schedules).where(schedules.c.id == row_id)).rowcount
+    return count
 
 
 def _is_about(person: str) -> ColumnElement[bool]:

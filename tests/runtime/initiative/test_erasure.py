@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 from uuid import uuid4
 
@@ -10,10 +11,13 @@ import pytest
 from spade_coreason import AgentDefinition, AgentRequest, AgentTester, People, Response, Session
 from spade_coreason.contracts import NotificationState
 from spade_coreason.domain.initiative.notifications import NotificationDecision
+from spade_coreason.domain.quotas import Quota, Quotas
+from spade_coreason.testing import Policy
 from tests.operations.test_people import holding, perform, rows
 from tests.support.clock import Clock
 from tests.support.databases import on_both_databases
 from tests.support.tester_host import TesterHost
+from tests.support.wait import TIMEOUT_S
 
 AGENT, ALICE, BOB = "agent@localhost", "alice@localhost", "bob@localhost"
 SECRET, OTHERS = "marzipan", "rhubarb"
@@ -67,6 +71,56 @@ async def test_a_reminder_goes_with_its_conversation(command: str) -> None:
         answer = await t.say(f"{command} yes")
         assert "1 reminder or schedule" in " ".join(answer)
         assert await t.runners[AGENT].repository.schedules.load_all() == []
+
+
+class Digger:
+    """Digs in a job, and says so."""
+
+    manifest = AgentDefinition.simple("digger")
+
+    def __init__(self) -> None:
+        self.begun, self.release = asyncio.Event(), asyncio.Event()
+
+    async def assist(self, request: AgentRequest, session: Session, response: Response) -> None:
+        if request.payload["query"] == "job":
+            self.begun.set()
+            await self.release.wait()
+            await response.markdown("dug")
+        else:
+            if request.payload["query"] == "dig":
+                await session.later("job")
+            await response.markdown("yes")
+
+
+@on_both_databases
+@pytest.mark.parametrize("thread", [None, "garden"])
+async def test_a_job_that_runs_ends_with_the_conversation_that_began_it(database_url: str, thread: str | None) -> None:
+    digger = Digger()
+    async with AgentTester(digger, jid=AGENT, user=ALICE, database=database_url) as t:
+        for place in (thread, "another"):
+            await t.say("dig", thread=place)
+        await asyncio.wait_for(digger.begun.wait(), TIMEOUT_S)
+        await t.say("/forget", thread=thread)
+        await t.say("/forget yes", thread=thread)
+        digger.release.set()
+        await t.settled()
+        assert [(message.text, message.thread) for message in t.messages(ALICE) if message.text == "dug"] == [
+            ("dug", "another")
+        ]
+        assert [one.thread for one in await t.notifications()] == ["another"]
+
+
+async def test_a_job_that_waits_for_a_quota_is_deleted_with_the_conversation_that_began_it() -> None:
+    clock = Clock()
+    policy = Policy(quotas=Quotas(user=Quota(messages_per_day=1)))
+    async with AgentTester(Digger, jid=AGENT, user=ALICE, policy=policy, clock=clock) as t:
+        await t.say("dig", thread="garden")
+        await t.settled()
+        repository = t.runners[AGENT].repository.schedules
+        assert len(await repository.load_all()) == 1
+        await t.say("/forget", thread="garden")
+        assert "1 reminder or schedule" in " ".join(await t.say("/forget yes", thread="garden"))
+        assert await repository.load_all() == []
 
 
 async def test_notifications_are_purged_after_seven_days_where_no_request_ever_came() -> None:
