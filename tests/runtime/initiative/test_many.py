@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import threading
 import tracemalloc
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from sqlalchemy import Engine, event, func, insert, select
@@ -95,38 +96,64 @@ class AcknowledgingHarness(RunnerHarness):
         return XmppTransport(AGENT, send, 65_536).network
 
 
-async def measure_open(url: str) -> tuple[int, int, int]:
-    """Open an agent. Return the traced bytes that it holds, its wake-ups, and the statements of its start."""
-    statements: list[str] = []
+class Opening(NamedTuple):
+    """An agent that was opened: the traced bytes that it holds, its wake-ups, and the work of SQLite for its start.
 
-    def record(connection: object, cursor: object, statement: str, *_: object) -> None:
-        statements.append(statement)
+    `read_instructions` are those of SQLite's virtual machine for SELECT statements. Each row that is read takes some.
+    """
+
+    bytes_held: int
+    wake_ups: int
+    statements: int
+    read_instructions: int
+
+
+async def measure_open(url: str) -> Opening:
+    """Open an agent, and ask it once."""
+    statements, read_instructions = 0, 0
+    of_thread = threading.local()
+
+    def count_statement(connection: object, cursor: object, statement: str, *_: object) -> None:
+        nonlocal statements
+        statements += 1
+        of_thread.is_read = statement.startswith("SELECT")
+
+    def count_instruction() -> int:
+        nonlocal read_instructions
+        read_instructions += getattr(of_thread, "is_read", False)
+        return 0
+
+    def count_instructions_of(connection: Any, _: object) -> None:
+        connection.set_progress_handler(count_instruction, 1)
 
     gc.collect()
     tracemalloc.start()
-    event.listen(Engine, "before_cursor_execute", record)
+    event.listen(Engine, "before_cursor_execute", count_statement)
+    event.listen(Engine, "connect", count_instructions_of)
     try:
         async with RunnerHarness(url, Answering(), clock=lambda: NOW) as harness:
-            started = len(statements)
+            started = statements, read_instructions
             await harness.receive_and_wait("hello")
             gc.collect()
-            return tracemalloc.get_traced_memory()[0], harness.runner.initiative.due_times.wake_ups, started
+            return Opening(tracemalloc.get_traced_memory()[0], harness.runner.initiative.due_times.wake_ups, *started)
     finally:
-        event.remove(Engine, "before_cursor_execute", record)
+        event.remove(Engine, "before_cursor_execute", count_statement)
+        event.remove(Engine, "connect", count_instructions_of)
         tracemalloc.stop()
 
 
 async def test_what_waits_is_not_in_memory_and_wakes_nothing(tmp_path: Path) -> None:
-    held: dict[int, int] = {}
-    started: dict[int, int] = {}
+    opened: dict[int, Opening] = {}
     for count in (0, 100, 10_000):
         url = f"sqlite+aiosqlite:///{tmp_path}/{count}.db"
         await fill(url, count) if count else None
         await measure_open(url)  # what the first run imports and compiles
-        held[count], wake_ups, started[count] = await measure_open(url)
-        assert wake_ups == 0
-    assert held[10_000] < held[100] * 1.03
-    assert started[10_000] == started[100] == started[0]
+        opened[count] = await measure_open(url)
+        assert opened[count].wake_ups == 0
+    none, few, many = (opened[count] for count in (0, 100, 10_000))
+    assert many.bytes_held < few.bytes_held * 1.03
+    assert many.statements == few.statements == none.statements
+    assert 0 < many.read_instructions < few.read_instructions * 1.1
 
 
 @pytest.mark.release
