@@ -15,7 +15,7 @@ from spade_coreason.domain.identifiers import SCHEDULE_NAMESPACE
 from spade_coreason.storage import open_database, to_micros
 from spade_coreason.storage.repository import AgentRepository
 from tests.cli.conftest import Invoke
-from tests.support.databases import SQLITE
+from tests.support.databases import SQLITE, execute
 from tests.support.hosting import PROJECT
 from tests.support.records import AGENT, ALICE
 from tests.support.stored_initiative import NOTIFICATION, SCHEDULE, store_initiative
@@ -47,6 +47,12 @@ def test_a_notification_is_sent_again_only_if_it_is_not_waiting(invoke: Invoke, 
     twice = invoke("notifications", "retry", NOTIFICATION[:8], "--data", data)
     assert twice.exit_code == 2
     assert "is still waiting; it is sent at" in twice.stderr
+
+
+def test_a_notification_that_waits_for_its_next_try_is_listed_with_its_time_and_its_reason(invoke: Invoke, data: str) -> None:
+    execute(f"{SQLITE}{data}/platform.db", "UPDATE notifications SET state = 'waiting', reason = 'the server is away'")
+    _, row = invoke("notifications", "list", "--data", data).stdout.splitlines()
+    assert re.search(r" waiting .* due \d{4}-\d\d-\d\d \d\d:\d\d; the server is away$", row)
 
 
 def test_schedules_are_listed_as_the_tutorial_shows_them(invoke: Invoke, tmp_path: Path) -> None:

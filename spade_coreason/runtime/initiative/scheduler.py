@@ -89,7 +89,8 @@ class Scheduler:
             mark, schedule_id = handler.mark, str(uuid5(SCHEDULE_NAMESPACE, f"{self._agent}\0{handler.name}"))
             times = CronTimes(mark.cron, mark.zone or self._zone)
             known = stored.pop(schedule_id, None)
-            if known is not None and (known.cron, known.zone, known.missed) == (times.cron, times.zone, mark.missed):
+            wanted = times.cron, times.zone, mark.missed, WAITING  # one that could not run is tried again
+            if known is not None and (known.cron, known.zone, known.missed, known.state) == wanted:
                 continue
             if known is not None:
                 await self._repository.delete(schedule_id)

@@ -395,6 +395,19 @@ async def test_other_times_of_a_method_count_from_the_next_start_and_a_method_th
         await t.advance(timedelta(days=1))
 
 
+async def test_a_method_that_could_not_run_is_tried_again_after_a_start() -> None:
+    hourly = Hourly()
+    async with AgentTester(hourly, clock=Clock(START)) as t:
+        repository = t.runners[t.jid].repository.schedules
+        [stored] = await repository.load_all()
+        await repository.store([stored.moved(stored.due, state=SUSPENDED, reason="it cannot run; see the log").update])
+        await t.advance(HOUR)
+        assert hourly.seen == []
+        await t.restart()
+        await t.advance(HOUR)
+        assert len(hourly.seen) == 1
+
+
 # Limits, access, state
 
 

@@ -107,4 +107,5 @@ def drop(file: Path | None, data: Path | None, agent: str | None, notification_i
 
 
 def _describe(one: ListedNotification) -> str:
-    return f"due {format_time(one.due_at)}" if one.state == "waiting" and not one.reason else one.reason
+    due = f"due {format_time(one.due_at)}" if one.state == "waiting" else ""
+    return "; ".join(filter(None, (due, one.reason)))
