@@ -152,7 +152,7 @@ class Scheduler:
             kind=kind,
             owner=incoming.owner,
             root="" if root == incoming.owner else root,
-            thread=schedule_id if is_job else incoming.thread,
+            thread=schedule_id if is_job else _find_thread(incoming),
             origin=_dump_origin(incoming, is_job=is_job),
             payload=_dump_payload(payload),
             cron="" if times is None else times.cron,
@@ -341,15 +341,23 @@ def is_asked_directly(incoming: InboundRequest) -> bool:
     return incoming.kind.is_program and not (incoming.hops or incoming.chain)
 
 
+def _find_thread(incoming: InboundRequest) -> str | None:
+    """Return the thread of the conversation of a request; of a job, that of the conversation that began it."""
+    thread: str | None = incoming.metadata.get(REPLY_THREAD, incoming.thread)
+    return thread
+
+
 def _dump_origin(incoming: InboundRequest, *, is_job: bool) -> str:
-    reaches_person = incoming.kind.is_human or is_asked_directly(incoming)
-    kind: ChannelKind = DUE_IN_ROOM if incoming.kind.is_room else DUE_TO_PERSON if reaches_person else DUE_TO_NOBODY
+    tells_person = REPLY_THREAD in incoming.metadata  # a job that a person began
+    reaches_person = incoming.kind.is_human or tells_person or is_asked_directly(incoming)
+    is_room = incoming.kind.is_room or (tells_person and incoming.is_from_room)
+    kind: ChannelKind = DUE_IN_ROOM if is_room else DUE_TO_PERSON if reaches_person else DUE_TO_NOBODY
     origin: dict[str, Any] = {"kind": JOB.name if is_job else kind.name, "sender": incoming.sender}
     if incoming.is_from_room:
         origin |= {"address": incoming.address, "nickname": incoming.nickname}
         origin |= {name: incoming.metadata[name] for name in _ROOM_METADATA if name in incoming.metadata}
-    if is_job and reaches_person and not (incoming.is_from_room and not incoming.kind.is_room):
-        origin[REPLY_THREAD] = incoming.thread
+    if is_job and reaches_person and not (incoming.is_from_room and not is_room):
+        origin[REPLY_THREAD] = _find_thread(incoming)
     given = incoming.context
     context = {"hops": given.hops, "root_sender": given.root_sender, "hides_person": given.hides_person}
     if any(context.values()):

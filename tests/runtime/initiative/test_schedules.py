@@ -265,6 +265,23 @@ async def test_the_reply_of_a_job_is_a_notification_where_it_was_begun() -> None
         assert garden.interaction_count == 1
 
 
+@pytest.mark.parametrize("thread", ["garden", None])
+async def test_what_a_job_asks_for_comes_to_the_person_where_the_job_was_begun(thread: str | None) -> None:
+    async def on_due(agent: ScriptedAgent, request: AgentRequest, session: Session, response: Response) -> None:
+        match request.payload["query"]:
+            case "dig":
+                await session.remind(HOUR, "water")
+                await session.later("plant")
+            case query:
+                await response.markdown(query)
+
+    async with start(start_job, on_due) as t:
+        assert await t.say("go", thread=thread) == ["I began"]
+        assert ((first := await t.message()).text, first.thread) == ("plant", thread)
+        await t.advance(HOUR)
+        assert ((second := await t.message()).text, second.thread) == ("water", thread)
+
+
 async def test_the_reply_of_a_job_may_be_larger_than_a_notification() -> None:
     async def on_due(agent: ScriptedAgent, request: AgentRequest, session: Session, response: Response) -> None:
         await response.markdown("dug " * (MAX_CONTENT_BYTES // 4 + 1))
