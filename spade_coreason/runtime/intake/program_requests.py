@@ -17,7 +17,7 @@ _MAX_LISTENERS = 16
 class InFlightRequest:
     """A program's request from its arrival to the end of its turn, with the addresses that wait for the reply."""
 
-    __slots__ = ("_ended", "channel_name", "digest", "listeners", "output", "repeated_rows", "sender", "stored")
+    __slots__ = ("_ended", "_has_waited", "channel_name", "digest", "listeners", "output", "repeated_rows", "sender", "stored")
 
     def __init__(self, incoming: InboundRequest, digest: bytes, stored: Commit[bool]) -> None:
         self.sender = incoming.sender
@@ -31,6 +31,7 @@ class InFlightRequest:
         self.output: TurnOutput | None = None
         """The output of its turn, once that has begun."""
         self._ended: asyncio.Event | None = None
+        self._has_waited = incoming.earlier_runs is not None
 
     def has_recipient(self, address: str) -> bool:
         """Return True if an address (a full JID) gets the reply already."""
@@ -41,8 +42,12 @@ class InFlightRequest:
         return not self.has_recipient(address) and len(self.listeners) < _MAX_LISTENERS
 
     def attach(self, address: str) -> bool:
-        """Send the whole reply to an address (a full JID). Return False if the turn has sent its last message already."""
-        if self.output is not None and self.output.is_closed:
+        """Send the whole reply to an address (a full JID).
+
+        Return False if the turn has sent its last message already, or if an earlier run, which asked a person, has sent the
+        beginning.
+        """
+        if self._has_waited or (self.output is not None and self.output.is_closed):
             return False
         if not self.has_recipient(address):
             self.listeners.append(address)

@@ -33,6 +33,7 @@ from ...exceptions import (
     AnswerTooLongError,
     ConfigError,
     PeerError,
+    PeerParkedError,
     PeerRefusedError,
     PeerTimeoutError,
     PeerUnavailableError,
@@ -206,7 +207,7 @@ class Peers:
         it is sent again after a bounce or a refusal. With `separate`, it gets a conversation of its own at the peer, beside
         those of other requests. Otherwise the requests of one conversation here form one there, and are answered in order.
 
-        Raises `PeerTimeoutError`, `PeerUnavailableError`, `PeerRefusedError`, `PeerFailedError`,
+        Raises `PeerTimeoutError`, `PeerUnavailableError`, `PeerRefusedError`, `PeerFailedError`, `PeerParkedError`,
         `AnswerTooLongError` or `RequestTooLongError`. Each names the peer. A request to the agent itself is a plain
         `PeerError`, before anything is sent.
         """
@@ -277,8 +278,8 @@ class Peers:
     ) -> PeerAnswer:
         """Ask several agents the same, and return the first answer. The other asks are cancelled, so that their peers stop.
 
-        If none answers, the `PeerError` of the one that failed last is raised; its notes name the others. ValueError without a
-        JID.
+        An answer ends also those that wait for a person. If there is none, the `PeerParkedError` of one that waits is raised,
+        or else the `PeerError` of the one that failed last; its notes name the others. ValueError without a JID.
         """
         payload = request.payload if isinstance(request, AgentRequest) else request
         tasks = {asyncio.create_task(self.ask(jid, payload, timeout)) for jid in jids}
@@ -288,17 +289,24 @@ class Peers:
         try:
             for finished in asyncio.as_completed(tasks):
                 try:
-                    return await finished
+                    answer = await finished
                 except PeerError as error:
                     failures.append(error)
+                else:
+                    for failure in failures:
+                        if isinstance(failure, PeerParkedError):
+                            self._sender.send([self._sender.encode_retraction(failure.jid, failure.request_id)])
+                    return answer
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-        last = failures.pop()
+        waiting = [failure for failure in failures if isinstance(failure, PeerParkedError)]
+        raised = (waiting or failures)[-1]
         for failure in failures:
-            last.add_note(str(failure))
-        raise last
+            if failure is not raised:
+                raised.add_note(str(failure))
+        raise raised
 
     async def stream(
         self,

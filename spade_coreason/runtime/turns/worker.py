@@ -40,7 +40,7 @@ from ..intake.request_intake import RequestIntake
 from ..intake.revocation import AccessRevocation
 from ..languages import PersonLanguages
 from ..topics.requests import is_item
-from .output import TurnOutput, dump_reply
+from .output import RepeatedParts, TurnOutput, dump_reply
 from .turn import Turn
 from .turn_services import TurnServices
 
@@ -327,6 +327,8 @@ class RequestHandler:
             incoming = replace(incoming, kind=PERSON)
         if incoming.kind.is_program:
             encoder = channel.make_encoder(incoming, queued.key)
+            if incoming.earlier_runs is not None and not incoming.is_said_directly:
+                encoder = RepeatedParts(encoder)  # the agent that asked listens no more: it gets the whole when it asks again
             output = TurnOutput(encoder, channel.send, queued.key, services.reply_timers)
             if queued.digest and (request := services.mailboxes.program_requests.get(queued.key)) is not None:
                 request.open_output(output)
