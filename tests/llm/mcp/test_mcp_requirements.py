@@ -6,6 +6,7 @@ import hashlib
 import json
 import logging
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,15 @@ import pytest
 import yaml
 
 from spade_coreason import AgentDefinition, ConfigError
+from spade_coreason.exceptions import ToolError
 from spade_coreason.llm.agent import LLMAgent
-from spade_coreason.llm.mcp.offers import Offer, RequiredTool, parse_requirements
+from spade_coreason.llm.mcp.offers import Offer, RequiredTool, find_risk, parse_requirements
 from spade_coreason.llm.mcp.options import parse_servers
 from spade_coreason.llm.mcp.servers import MCPServers
+from spade_coreason.testing import FakeModel, tool_call
 from tests.cli.conftest import Invoke, invoke as invoke
 from tests.llm.test_agent import helper_manifest, run_helper_agent
+from tests.support.approvals import APPROVER, Desk, read_question, run_desk
 from tests.support.chat_completions import text_answer, tool_call_answer
 from tests.support.errors import ExpectedErrors
 from tests.support.mcp_servers.servers import (
@@ -81,6 +85,44 @@ async def test_the_risk_that_a_server_annotates_is_checked(tmp_path: Path) -> No
     _, problems = await MCPServers(files, definition_requiring(*wanted)).examine()
     [problem] = map(str, problems)
     assert "risk_level: mcp://files/die is marked as destructive by its server; write critical" in problem
+
+
+def test_a_server_can_only_raise_the_risk_of_its_tools() -> None:
+    for is_destructive, risk, expected in (
+        (False, None, "standard"),
+        (True, None, "critical"),
+        (False, "safe", "safe"),
+        (False, "critical", "critical"),
+        (True, "standard", "critical"),
+    ):
+        erase = offer("files", "erase", is_destructive=is_destructive)
+        required = definition_requiring(*([{"uri": erase.uri, "hash": erase.hash, "risk_level": risk}] if risk else []))
+        assert find_risk(erase, parse_requirements(required, ["files"]).get("files", {})) == expected
+
+
+async def test_a_destructive_tool_waits_for_an_approval_that_counts_for_its_server_and_hash(tmp_path: Path) -> None:
+    model = FakeModel([tool_call("files__die"), "It was denied."])
+    async with run_desk(model, Desk(), mcp={"files": sdk_server(tmp_path / "log")}) as t:
+        await t.say("end it", timeout=30)
+        text, code = await read_question(t)
+        assert "\nfiles__die({})\n" in text
+        await t.say(f"/deny {code}", user=APPROVER)
+        assert (await t.message()).text == "It was denied."
+        assert isinstance(t.agent, LLMAgent)
+        [die] = [one for one in t.agent.mcp_servers.tools() if one.name == "files__die"]
+        [server] = t.agent.mcp_servers._servers
+        [found] = [one for one in server.offers if one.tool == "die"]
+        assert die.origin == {"hash": found.hash, "server": server.address}
+        with pytest.raises(ToolError, match="has changed die, which was not called"):
+            await server.call(replace(found, description="Harmless."), {})
+        assert server.is_connected
+
+
+def test_the_manifest_names_tools_of_servers_that_need_an_approval() -> None:
+    servers = MCPServers({"files": {"command": ["files"]}}, AgentDefinition.simple("desk"))
+    names = ("files__erase", "mcp://files/erase", "mcp://files/read.file", "mcp://other/erase", "erase", "mcp://files/")
+    found = [servers.find_tool_name(name) for name in names]
+    assert found == ["files__erase", "files__erase", offer("files", "read.file").name, None, None, None]
 
 
 def test_a_destructive_tool_may_not_be_required_as_safe() -> None:
