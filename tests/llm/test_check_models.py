@@ -1,13 +1,17 @@
-"""The problems that `check` finds with language models without using a token."""
+"""The problems that `check` finds with agents that have a language model, without using a token."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from spade_coreason import AgentDefinition
+from spade_coreason.cli.checks import check_settings
+from spade_coreason.config import load_settings
 from spade_coreason.llm.agent import LLMAgent
 from tests.support.chat_completions import ChatCompletionsServer, text_answer
 
@@ -39,3 +43,28 @@ async def test_problems_of_a_model_are_found_before_the_first_request(
         assert (server.keys, server.requests) == (["Bearer sk-secret"], [])
     [away] = await llm_agent(server.url).examine_models()
     assert str(away) == f"the language model at {server.url}: cannot be reached"
+
+
+@pytest.mark.parametrize(
+    ("group", "problem"),
+    [
+        ("finance", ""),
+        ("financ", 'there is no group "financ"; did you mean "finance"?'),
+        ("everyone", 'the group "everyone" names no account that can be asked; add JIDs to access.groups.everyone'),
+        ("others", 'bob@example.org of the group "others" cannot answer without access; add them to access.allow'),
+    ],
+)
+async def test_approvers_that_cannot_answer_are_found(tmp_path: Path, group: str, problem: str) -> None:
+    groups = {"finance": ["fred@localhost"], "everyone": ["localhost"], "others": ["fred@localhost", "bob@example.org"]}
+    options = {"model": "script", "approvals": {"approvers": group}}
+    agent = {"jid": "desk@localhost", "agent": "spade_coreason.llm:LLMAgent", "options": options}
+    values = {"access": {"groups": groups}, "agents": [agent], "data_dir": str(tmp_path / "data")}
+    (tmp_path / "platform.yaml").write_text(yaml.safe_dump(values))
+    findings = await check_settings(load_settings(tmp_path / "platform.yaml", tmp_path, {}))
+    found = [finding for finding in findings if "approvals.approvers" in finding.text]
+    if not problem:
+        assert found == []
+        return
+    [finding] = found
+    assert (finding.verdict, finding.exit_code) == ("bad", 2)
+    assert finding.text.endswith(f"agents[0].options.approvals.approvers: {problem}")
