@@ -95,11 +95,7 @@ def lines() -> Iterator[tuple[str, click.Command]]:
 
 def test_every_slash_command_performs_an_operation_or_is_named_with_its_reason() -> None:
     commands = {found.name: found for found in (*builtin.COMMANDS_FOR_EVERYBODY, *builtin.COMMANDS_FOR_OPERATORS)}
-<<<<<<< HEAD
-    without = {name for name, command in commands.items() if not performed(command.handler, inspect.getmodule(command.handler))}
-=======
     without = {name for name, found in commands.items() if not performed(found.handler, inspect.getmodule(found.handler))}
->>>>>>> 11875d43 (Tests of operations know the commands for questions and approvals; answered requests are not counted as waiting)
     assert without == set(SLASH_COMMANDS_WITHOUT)
 
 

@@ -67,7 +67,7 @@ def test_ask_prints_the_event_as_json(platform: RunningCommand) -> None:
 def test_a_chat_without_a_terminal_shows_the_rest_of_the_reply_after_the_answer(platform: RunningCommand) -> None:
     done = run_command("chat", "moody", cwd=platform.cwd, stdin="drink\n1\n")
     assert done.returncode == 0, done.stderr
-    question, rest = done.stdout.split("Tea or coffee?")  # before it may come what another test has not read
+    _, rest = done.stdout.split("Tea or coffee?")  # before it may come what another test has not read
     assert rest.startswith("\n\n1. tea\n2. coffee\n")
     assert rest.endswith("moody: Here is your tea.\n")
 
