@@ -182,6 +182,8 @@ async def answer_question(call: Call, arguments: OwnAnswer) -> Answered:
     if stored is None:
         return await _refuse(call, arguments.agent, arguments.person, "questions.answer", arguments.code)
     if not stored.is_open:
+        resource = f"question {stored.question_id}"
+        await _record_failure(call, arguments.agent, arguments.person, "questions.answer", resource)
         return Answered(_OUTCOMES[stored.state], stored.decided_by)
     text, value = arguments.text.strip(), None
     if stored.choices:
