@@ -119,8 +119,10 @@ async def _decide(call: Call, arguments: OfApproval, *, is_approved: bool) -> Li
         _raise_missing(arguments.id, has_many=bool(found))
     [stored] = found
     action = "approvals.approve" if is_approved else "approvals.deny"
-    await call.record(stored.agent, action, f"approval {stored.question_id}", person=stored.requester)
-    settled = await _settle_approval(call, stored, is_approved=is_approved, reason=arguments.reason)
+    settled: Settled | None = Settled(stored, False)
+    if stored.is_open:
+        await call.record(stored.agent, action, f"approval {stored.question_id}", person=stored.requester)
+        settled = await _settle_approval(call, stored, is_approved=is_approved, reason=arguments.reason)
     if settled is None:
         _raise_missing(arguments.id)
     if not settled.is_first:
@@ -181,8 +183,8 @@ async def answer_question(call: Call, arguments: OwnAnswer) -> Answered:
     stored = await _find_own(call, arguments.agent, arguments.person, arguments.code, "question")
     if stored is None:
         return await _refuse(call, arguments.agent, arguments.person, "questions.answer", arguments.code)
+    resource = f"question {stored.question_id}"
     if not stored.is_open:
-        resource = f"question {stored.question_id}"
         await _record_failure(call, arguments.agent, arguments.person, "questions.answer", resource)
         return Answered(_OUTCOMES[stored.state], stored.decided_by)
     text, value = arguments.text.strip(), None
@@ -196,9 +198,12 @@ async def answer_question(call: Call, arguments: OwnAnswer) -> Answered:
         [problem] = await find_problems([value], schema, "the answer")
         if problem is not None:
             return Answered("unsuitable", problem=problem)
-    await call.record(arguments.agent, "questions.answer", f"question {stored.question_id}", person=arguments.person)
+    await call.record(arguments.agent, "questions.answer", resource, person=arguments.person)
     answer = {"text": text, "person": arguments.person, "value": value}
-    return _describe(await _settle(call, stored, QuestionState.ANSWERED, answer, arguments.person), arguments.person)
+    settled = await _settle(call, stored, QuestionState.ANSWERED, answer, arguments.person)
+    if settled is None or not settled.is_first:  # another answer was faster
+        await _record_failure(call, arguments.agent, arguments.person, "questions.answer", resource)
+    return _describe(settled, arguments.person)
 
 
 class OwnDecision(Arguments):
@@ -218,11 +223,14 @@ async def decide_approval(call: Call, arguments: OwnDecision) -> Answered:
     stored = await _find_own(call, arguments.agent, arguments.person, arguments.code, APPROVAL)
     if stored is None or stored.requester == arguments.person:
         return await _refuse(call, arguments.agent, arguments.person, action, arguments.code)
+    resource = f"approval {stored.question_id}"
     if not stored.is_open:
-        await _record_failure(call, arguments.agent, arguments.person, action, f"approval {stored.question_id}")
+        await _record_failure(call, arguments.agent, arguments.person, action, resource)
         return Answered(_OUTCOMES[stored.state], stored.decided_by)
-    await call.record(arguments.agent, action, f"approval {stored.question_id}", person=arguments.person)
+    await call.record(arguments.agent, action, resource, person=arguments.person)
     settled = await _settle_approval(call, stored, is_approved=arguments.is_approved, reason=arguments.reason)
+    if settled is None or not settled.is_first:  # another approver was faster
+        await _record_failure(call, arguments.agent, arguments.person, action, resource)
     return _describe(settled, arguments.person)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 
 import pytest
@@ -124,6 +125,18 @@ async def test_a_late_decision_changes_nothing() -> None:
         assert paid(t) == []
         assert [each.state for each in await t.questions(state=None)] == [QuestionState.EXPIRED, QuestionState.ENDED]
         assert await read_trail(t) == 2 * [(BOSS, "approvals.approve", "failure")]
+
+
+async def test_of_two_decisions_at_once_one_counts_and_the_other_is_a_failure_in_the_trail() -> None:
+    async with desk() as t:
+        question = await ask_for(t, "pay 7")
+        told = await asyncio.gather(*(t.say(f"/approve {question.code}", user=person) for person in (BOSS, OTHER_BOSS)))
+        await t.settled()
+        assert sorted("was first" in text for [text] in told) == [False, True]
+        assert paid(t) == [7]
+        outcomes = {(actor, outcome) for actor, _, outcome in await read_trail(t)}
+        [loser] = [actor for actor, outcome in outcomes if outcome == "failure"]
+        assert (await t.questions(state=None))[0].decided_by in {BOSS, OTHER_BOSS} - {loser}
 
 
 async def test_the_decision_of_an_approver_is_in_the_trail_with_their_account() -> None:
