@@ -14,7 +14,7 @@ from spade_coreason.domain.channel_kinds import PERSON
 from spade_coreason.domain.messages import EarlierRuns, InboundRequest
 from spade_coreason.storage import AgentRepository, ParkedRequest, StoredStep, schema, to_micros
 from spade_coreason.storage.schema import CLOSED, PARKED
-from tests.runtime.initiative.test_many import NOW, Answering, measure_open
+from tests.runtime.initiative.test_many import NOW, Answering, Opening, measure_open
 from tests.support.databases import open_without_sync
 from tests.support.records import AGENT
 from tests.support.runner import RunnerHarness
@@ -58,17 +58,17 @@ async def fill(url: str, count: int, *, parked: int) -> None:
 
 
 async def test_requests_that_wait_are_not_in_memory_and_wake_nothing(tmp_path: Path) -> None:
-    held: dict[int, int] = {}
-    started: dict[int, int] = {}
+    opened: dict[int, Opening] = {}
     for parked in (0, 100, 10_000):
         url = f"sqlite+aiosqlite:///{tmp_path}/{parked}.db"
         await fill(url, 10_000, parked=parked)
         await measure_open(url)  # what the first run imports and compiles
-        held[parked], wake_ups, started[parked] = await measure_open(url)
-        assert wake_ups == 0
-    assert held[10_000] < held[100] * 1.03
-    assert held[100] < held[0] * 1.03
-    assert started[10_000] == started[100] == started[0]
+        opened[parked] = await measure_open(url)
+        assert opened[parked].wake_ups == 0
+    assert opened[10_000].bytes_held < opened[100].bytes_held * 1.03
+    assert opened[100].bytes_held < opened[0].bytes_held * 1.03
+    assert opened[10_000].statements == opened[100].statements == opened[0].statements
+    assert opened[10_000].read_instructions < opened[100].read_instructions * 1.1
 
 
 async def test_one_of_ten_thousand_is_answered_and_the_first_reminder_is_at_half_of_the_time(tmp_path: Path) -> None:
