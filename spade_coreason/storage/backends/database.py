@@ -165,11 +165,11 @@ def select_inbox_rows(*conditions: ColumnElement[bool]) -> Select[Any]:
     return query.execution_options(yield_per=INBOX_PAGE_ROWS)
 
 
-def select_rows_with_steps() -> Select[Any]:
-    """Return the query of the rows whose steps `Database` remembers. Those of parked requests wait with them."""
+def select_rows_with_steps(rows: Sequence[int]) -> Select[Any]:
+    """Return the query of those of the rows whose steps `Database` remembers. Those of parked requests wait with them."""
     parked = schema.parked_requests.c.id
     is_parked = select(parked).where(parked == schema.steps.c.request).exists()
-    return select(schema.steps.c.request).where(~is_parked).distinct()
+    return select(schema.steps.c.request).where(schema.steps.c.request.in_(rows), ~is_parked).distinct()
 
 
 Outcomes: TypeAlias = list[tuple[Commit[Any], Any]]

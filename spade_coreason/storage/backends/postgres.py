@@ -15,7 +15,7 @@ from sqlalchemy.pool import NullPool
 
 from ...domain.environment.installation import install_hint
 from ...exceptions import DatabaseUnreachableError, StoreError
-from ..schema import CLOSED, inbox, steps
+from ..schema import CLOSED, inbox
 from .database import (
     INBOX_PAGE_ROWS,
     Commit,
@@ -296,7 +296,7 @@ class PostgresDatabase(Database):
                     open_ids += [row.id for row in rows if row.state < CLOSED]  # only these may have steps
                 while open_ids:
                     page, open_ids = open_ids[:INBOX_PAGE_ROWS], open_ids[INBOX_PAGE_ROWS:]
-                    found = select_rows_with_steps().where(steps.c.request.in_(page))
+                    found = select_rows_with_steps(page)
                     self.inbox_rows_with_steps.update(await connection.scalars(found))
         except _DRIVER_ERRORS as error:
             raise self.problem(error) from error

@@ -24,6 +24,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from ...domain.environment.private_files import create_private
 from ...exceptions import DatabaseEmptyError, StoreError
 from .database import (
+    INBOX_PAGE_ROWS,
     Commit,
     Database,
     Durability,
@@ -130,7 +131,10 @@ class SqliteDatabase(Database):
             return
         for rows in connection.execute(select_inbox_rows()).partitions():
             self._add_inbox_rows(rows)
-        self.inbox_rows_with_steps.update(connection.scalars(select_rows_with_steps()))
+        open_ids = [row for rows in self.open_inbox_rows.values() for row in rows]  # only these may have steps that run again
+        for first in range(0, len(open_ids), INBOX_PAGE_ROWS):
+            page = open_ids[first : first + INBOX_PAGE_ROWS]
+            self.inbox_rows_with_steps.update(connection.scalars(select_rows_with_steps(page)))
 
     async def _load_agent(self, agent: str) -> None:
         """Do nothing: the agents were loaded with the file."""
