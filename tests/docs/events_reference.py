@@ -82,8 +82,8 @@ EVENTS: list[tuple[str, TurnEvent]] = [
         Repeated(),
     ),
     (
-        "The agent has asked a person. This ends the reply for now. When they have answered, the rest comes to the same address"
-        " under the same request id; or send the request again under this id.",
+        "The agent has asked a person. This ends the reply for now. Send the request again under the same id: you get this event"
+        " until they have answered, and then the reply. A person who sent it from their own account gets the rest as a text too.",
         Parked(),
     ),
     (
