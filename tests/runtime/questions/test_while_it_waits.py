@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from datetime import timedelta
 from uuid import UUID, uuid4
 
 import pytest
+from sqlalchemy import update
 
 from spade_coreason import AgentDefinition, AgentRequest, AgentTester, Peers, Response, Session
+from spade_coreason.contracts import QuestionState
 from spade_coreason.domain.quotas import Quota, Quotas
 from spade_coreason.exceptions import PeerParkedError
+from spade_coreason.operations.initiative.questions import settle_stored
+from spade_coreason.storage.schema import ANSWERED, inbox, parked_requests
 from spade_coreason.testing import Policy, Rules
 from tests.support.hosting import Echo
 from tests.support.initiative import START
-from tests.support.questions import BOB, BOSS, ChangingAgent, asked, code_of, nothing_is_left, parked
+from tests.support.questions import BOB, BOSS, TESTER, ChangingAgent, asked, code_of, nothing_is_left, parked
+from tests.support.wait import TIMEOUT_S
 
 OPERATED = Policy(operators=frozenset({BOSS}))
 ID = UUID("6f9619ff-8b86-4011-b42d-00c04fc964ff")
@@ -155,10 +161,13 @@ async def set_deadline_to_the_past(t: AgentTester, row: int, request: str) -> No
     """Store the request with a deadline that is over, as if days had passed."""
     text = re.sub(r'"deadline":[\d.]+', '"deadline":1.0', request)
     assert text != request
-    database = t.runners[t.jid].repository.database
-    await database.write(
-        lambda connection: connection.exec_driver_sql("UPDATE parked_requests SET request = ? WHERE id = ?", (text, row))
-    )
+    await set_request(t, row, text)
+
+
+async def set_request(t: AgentTester, row: int, request: str) -> None:
+    """Store another request in place of one that waits."""
+    change = update(parked_requests).where(parked_requests.c.id == row).values(request=request)
+    await t.runners[t.jid].repository.database.write(lambda connection: connection.execute(change))
 
 
 async def test_a_paused_agent_takes_the_answer_and_goes_on_later() -> None:
@@ -327,4 +336,100 @@ async def test_a_program_takes_its_request_back() -> None:
         await texts(t, BOB)
         t.retract(str(request.request_id))
         assert str((await t.message(BOB)).text).endswith(ENDED)
+        assert await nothing_is_left(t)
+
+
+@pytest.mark.parametrize("author", ["room@rooms.example/bob", ""])
+async def test_another_author_of_a_room_takes_nothing_back(author: str) -> None:
+    async with AgentTester(ChangingAgent(ask_or_echo)) as t:
+        t.send("ask bob", id="mine")
+        await t.settled()
+        [waiting] = await parked(t)
+        request = waiting.request.replace("{", '{"author":"room@rooms.example/alice",', 1)
+        await set_request(t, waiting.id, request)
+        intake = t.runners[t.jid].intake
+        for given, is_ended in ((author, False), ("room@rooms.example/alice", True)):
+            ended = intake.cancel_request(waiting.owner, "mine", given)
+            assert ended is not None
+            await ended
+            assert (await parked(t) == []) is is_ended
+
+
+async def test_a_moderator_takes_back_what_anybody_asked() -> None:
+    async with AgentTester(ChangingAgent(ask_or_echo)) as t:
+        t.send("ask bob", id="mine")
+        await t.settled()
+        ended = t.runners[t.jid].intake.cancel_request(TESTER, "mine", None)
+        assert ended is not None
+        await ended
+        assert await nothing_is_left(t)
+
+
+@pytest.mark.parametrize("how", ["/cancel", "a correction", "a retraction"])
+async def test_a_request_is_taken_back_while_it_goes_on_with_the_answer(how: str) -> None:
+    is_there = asyncio.Event()
+
+    async def assist(request: AgentRequest, session: Session, response: Response) -> None:
+        if request.payload["query"] == "never mind":
+            await response.markdown("as you like")
+            return
+        await response.ask_person("Which?", choices=["red", "blue"])
+        is_there.set()
+        await asyncio.Event().wait()
+
+    async with AgentTester(ChangingAgent(assist)) as t:
+        message_id = t.send("ask")
+        await t.settled()
+        t.unread()
+        t.send("red")
+        await asyncio.wait_for(is_there.wait(), TIMEOUT_S)
+        if how == "/cancel":
+            assert await t.say("/cancel") == ["Stopped."]
+        elif how == "a correction":
+            t.send("never mind", corrects=message_id)
+            assert await texts(t) == ["as you like"]
+        else:
+            t.retract(message_id)
+        assert await nothing_is_left(t)
+        assert await t.say("never mind") == ["as you like"]
+
+
+async def test_a_reply_that_is_sent_again_after_a_start_leaves_the_journal() -> None:
+    """The process ended after the request was parked, and before the server had the beginning of its reply."""
+
+    async def assist(request: AgentRequest, session: Session, response: Response) -> None:
+        await session.run_once("book", agent.call, "book")
+        await ask_or_echo(request, session, response)
+
+    agent = ChangingAgent(assist)
+    async with AgentTester(agent) as t:
+        [question] = await t.say("ask")
+        [waiting] = await parked(t)
+        reply = json.dumps([json.dumps({"to": f"{TESTER}/test", "id": "again", "text": question})])
+        repository = t.runners[t.jid].repository
+        await repository.inbox.flush()
+        await repository.database.write(
+            lambda connection: connection.execute(
+                update(inbox).where(inbox.c.id == waiting.id).values(state=ANSWERED, answer=reply)
+            )
+        )
+        await t.restart()
+        await t.settled()
+        assert t.unread() == [question]
+        await t.runners[t.jid].repository.inbox.flush()
+        await t.restart()
+        assert await t.say("red") == ["tester@localhost took red"]
+        assert agent.calls == ["book"]
+        assert await nothing_is_left(t)
+
+
+async def test_an_answer_that_was_stored_without_the_platform_lets_the_request_run_at_the_start() -> None:
+    async with AgentTester(ChangingAgent(ask_or_echo)) as t:
+        await t.say("ask")
+        [question] = await asked(t)
+        answer = {"text": "red", "person": TESTER, "value": None}
+        settled = await settle_stored(t.runners[t.jid].repository, question, QuestionState.ANSWERED, answer, TESTER)
+        assert settled is not None
+        await t.restart()
+        assert await texts(t) == ["tester@localhost took red"]
         assert await nothing_is_left(t)
