@@ -129,7 +129,7 @@ class PersonEncoder(ReplyEncoder):
         self, incoming: InboundRequest, key: UUID, max_bytes: int, options: PresentationOptions = PLAIN_PRESENTATION
     ) -> None:
         self.key: str = to_jsonable_python(key)  # `str` takes three times as long
-        self._id_prefix = reply_id_prefix(self.key, incoming)
+        self._id_prefix = self.key if incoming.earlier_runs is None else reply_id_prefix(self.key, incoming)
         self.recipient = incoming.address or incoming.owner
         self._incoming = incoming
         self._max_bytes = max_bytes

@@ -82,8 +82,9 @@ EVENTS: list[tuple[str, TurnEvent]] = [
         Repeated(),
     ),
     (
-        "The agent has asked a person. This ends the reply for now. Send the request again under the same id: you get this event"
-        " until they have answered, and then the reply. A person who sent it from their own account gets the rest as a text too.",
+        "The agent has asked a person. This ends the reply for now. Send the request again under the same id: you get this"
+        " event until they have answered, and then the whole reply. A person who sent it from their own account gets the rest"
+        " as texts, in any client.",
         Parked(),
     ),
     (

@@ -42,6 +42,7 @@ from ...storage import (
     to_micros,
 )
 from ..initiative.due_times import DueTimes
+from ..intake.repeated_requests import identify
 from ..languages import PersonLanguages
 from ..turns.output import TurnOutput
 from ..turns.step_journal import StepJournal
@@ -182,7 +183,7 @@ class QuestionDesk:
             "" if root == incoming.owner else root,
             incoming.thread,
             replace(incoming, earlier_runs=runs).to_json(),
-            queued.digest,
+            identify(self.agent, incoming)[1],
             incoming.channel_name,
             dump_json(list(incoming.message_ids)),
             to_micros(now),

@@ -263,7 +263,7 @@ class TurnQuestions:
 
     def _go_on(self) -> None:
         """Send what follows, if this was the last question of the earlier runs."""
-        if not self._journal.repeats:
+        if self._journal.earlier_runs is None:
             self._output.resume()
 
     def _park(self, asked: list[AskedQuestion]) -> None:

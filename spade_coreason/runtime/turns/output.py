@@ -231,7 +231,8 @@ class TurnOutput:
 
     def finish(self, event: TurnEvent) -> list[OutboundMessage]:
         """End the turn with its last event. Return the messages to send once the turn is stored."""
-        self.resume()
+        if self._own_encoder is not None:
+            self.resume()
         self._close()
         final_messages = self._as_messages(self.encoder.encode(event) + self.encoder.flush())
         self.messages += final_messages

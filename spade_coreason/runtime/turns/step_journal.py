@@ -34,7 +34,6 @@ class StepJournal:
 
     __slots__ = (
         "_earlier",
-        "_earlier_runs",
         "_inbox",
         "_inbox_row",
         "_inner_names",
@@ -45,9 +44,18 @@ class StepJournal:
         "_total_bytes",
         "_unfinished",
         "asked",
+        "earlier_runs",
         "is_closed",
         "mismatch",
     )
+
+    # Most turns have no step. The first one makes these.
+    _unfinished: dict[tuple[str, int], StoredStep]
+    """The steps that have begun and have no result, by name and number."""
+    _inner_names: set[str]
+    """The names of steps within the functions of others. They are not repeated if those are finished."""
+    _questions: set[tuple[str, int]]
+    """The steps of the last questions of the earlier runs that this run has not reached."""
 
     def __init__(self, inbox: Inbox, inbox_row: int, key: UUID, earlier_runs: EarlierRuns | None = None) -> None:
         self._inbox = inbox
@@ -55,16 +63,10 @@ class StepJournal:
         self._key = key
         self._earlier: dict[tuple[str, int], StoredStep] | None = None
         self._numbers: Counter[str] | None = None  # made by the first step: most turns have none
-        self._inner_names: frozenset[str] = frozenset()
-        """The names of steps within the functions of others. They are not repeated if those are finished."""
         self._step_count = 0
         self._total_bytes = 0
-        self._unfinished: dict[tuple[str, int], StoredStep] | None = None
-        """The steps that have begun and have no result, by name and number; made by the first step."""
-        self._earlier_runs = earlier_runs
-        """The deeds of the earlier runs, until this one has done the same."""
-        self._questions = None if earlier_runs is None else set(earlier_runs.questions)
-        """The steps of the last questions that this run has not reached."""
+        self.earlier_runs = earlier_runs
+        """The deeds of the earlier runs, until this one has come to their last question."""
         self.is_closed = False
         """True if the turn has ended, so that there are no more steps."""
         self.asked: Sequence[Any] = ()
@@ -140,18 +142,21 @@ class StepJournal:
         given = hash_arguments(name, args)
         if outer := OUTER_STEP.get():  # numbered within it, because a run that has its result leaves its inner steps out
             name = _name_within(outer, name)
-            self._inner_names |= {name}
         if self._step_count >= MAX_STEPS:
             raise RuntimeError(f"a turn has at most {MAX_STEPS:,} durable steps")
         if self._numbers is None:
-            self._numbers, self._unfinished = Counter(), {}
+            self._numbers, self._unfinished, self._inner_names = Counter(), {}, set()
+            if self.earlier_runs is not None:
+                self._questions = set(self.earlier_runs.questions)
+        if outer:
+            self._inner_names.add(name)
         self._step_count += 1
         number = self._numbers[name] = self._numbers.pop(name, 0) + 1  # the last step is the last name
-        if self._earlier_runs is not None:
-            self._repeat(self._earlier_runs, name, number)
+        if self.earlier_runs is not None:
+            self._repeat(self.earlier_runs, name, number)
         key = str(derive_step_key(self._key, name, number))
         earlier = None if self._earlier is None else self._earlier.get((name, number))
-        if self._unfinished is not None and (earlier is None or earlier.result is None):
+        if earlier is None or earlier.result is None:
             self._unfinished[name, number] = StoredStep(name, number, given, None)
         if earlier is None:
             return DurableStep(name, number, given, key)
@@ -168,13 +173,14 @@ class StepJournal:
         StepMismatchError if it is not, or if the question is reached and a step of theirs has not begun. Steps within others
         are not checked.
         """
+        if self._earlier is None:  # they are lost, so the functions would run again
+            self.fail(MissingStepError(*min(earlier.questions), name))
         if name not in self._inner_names and number > earlier.steps.get(name, 0):
             self.fail(UnknownStepError(name, number))
-        assert self._questions is not None
         self._questions.discard((name, number))
         if self._questions:
             return
-        self._earlier_runs = None
+        self.earlier_runs = None
         uses = self.uses
         for missing, count in earlier.steps.items():
             if uses.get(missing, 0) < count:
@@ -186,11 +192,6 @@ class StepJournal:
         raise mismatch
 
     @property
-    def repeats(self) -> bool:
-        """True until this run has come to the last question of the earlier ones."""
-        return self._earlier_runs is not None
-
-    @property
     def uses(self) -> Mapping[str, int]:
         """The number of uses of each step so far, without those within other steps."""
         return {name: number for name, number in (self._numbers or {}).items() if name not in self._inner_names}
@@ -198,12 +199,12 @@ class StepJournal:
     @property
     def unfinished(self) -> list[StoredStep]:
         """The steps that have begun and have no result."""
-        return list((self._unfinished or {}).values())
+        return [] if self._numbers is None else list(self._unfinished.values())
 
     def make_missing(self) -> MissingStepError:
         """Return the reason why this run may not end yet: it has not come to the question that the earlier ones asked."""
-        assert self._questions
-        return MissingStepError(*min(self._questions), "the end")
+        assert self.earlier_runs is not None
+        return MissingStepError(*min(self.earlier_runs.questions if self._numbers is None else self._questions), "the end")
 
     def _save(self, step: DurableStep, result_text: str | None) -> Commit[bool]:
         if result_text is not None:
@@ -213,7 +214,7 @@ class StepJournal:
         return self._inbox.save_step(self._inbox_row, StoredStep(step.name, step.number, step.arguments_hash, result_text))
 
     def _finish(self, step: DurableStep) -> None:
-        if self._unfinished is not None:
+        if self._numbers is not None:
             self._unfinished.pop((step.name, step.number), None)
 
     def _require_open(self) -> None:

@@ -202,7 +202,7 @@ class Turn:
             finally:
                 syncs.close()
                 mailbox.turn = mailbox.current = None
-            if steps.mismatch is not None or steps.repeats or steps.asked:
+            if steps.mismatch is not None or steps.earlier_runs is not None or steps.asked:
                 self._raise_caught()
             if returned is not None:
                 services.warn_of_return("assist", returned)
