@@ -51,9 +51,9 @@ async def test_the_finance_team_is_reminded_and_the_customer_hears_when_nobody_d
     async with AgentTester(RefundDesk, options={"ledger": str(ledger)}, policy=POLICY, user=CLARA) as t:
         await t.say("1003")
         await t.say("3")
-        assert "approval" in (await t.message(user=FELIX)).text
+        assert "approval" in str((await t.message(user=FELIX)).text)
         await t.advance(timedelta(hours=12))
-        assert (await t.message(user=FELIX)).text.startswith("A reminder: this still waits for you.")
+        assert str((await t.message(user=FELIX)).text).startswith("A reminder: this still waits for you.")
         await t.advance(timedelta(hours=12))
         assert (await t.message()).text == "No one has decided in time. Please ask again."
         assert payments(ledger) == []
