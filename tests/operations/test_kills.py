@@ -56,7 +56,7 @@ COLUMNS = {
     "vectors": "model",
     "notifications": "notification_id, person, state",
     "schedules": "schedule_id, owner, state",
-    "questions": "question_id, state, answer",
+    "questions": "question_id, state, decided_by",
     "parked_requests": "owner",
 }
 """What of the tables is the same in two runs."""
@@ -254,7 +254,9 @@ WITH_A_PLATFORM = [
 ]
 
 
-OF_THE_PERSON = {name for name, operation in OPERATIONS.items() if Caller.MACHINE_USER not in operation.callers}
+OF_THE_PERSON = {
+    name for name, operation in OPERATIONS.items() if operation.is_change and Caller.MACHINE_USER not in operation.callers
+}
 """The operations of the person who was asked. They change what `approvals.approve` does, in the same transaction."""
 
 
