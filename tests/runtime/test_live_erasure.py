@@ -155,6 +155,23 @@ async def test_an_answer_while_its_person_is_deleted_lets_nothing_run() -> None:
         assert deleted not in await t.runners[AGENT].repository.list_people()
 
 
+async def test_a_request_goes_on_with_its_answer_after_retention_has_deleted_its_conversation() -> None:
+    AskingFirst.ran.clear()
+    asking, other = PEOPLE[:2]
+    async with AgentTester(AskingFirst, user=asking) as t:
+        await t.say(other)
+        [question] = await t.questions()
+        await t.restart()  # the conversation is not in memory
+        repository = t.runners[AGENT].repository
+        [record] = await repository.list_conversations(owner=asking)
+        await repository.delete_conversation(record)
+        t.unread()
+        await t.say(f"/answer {question.code} red", user=other)
+        await t.settled()
+        assert t.unread() == ["red"]
+        assert AskingFirst.ran == [f"before {other}", f"after {other}"]
+
+
 async def test_a_question_ends_when_the_only_person_who_was_asked_is_deleted() -> None:
     AskingFirst.ran.clear()
     asking, deleted = PEOPLE[:2]
