@@ -433,3 +433,24 @@ async def test_an_answer_that_was_stored_without_the_platform_lets_the_request_r
         await t.restart()
         assert await texts(t) == ["tester@localhost took red"]
         assert await nothing_is_left(t)
+
+
+async def test_work_that_runs_beside_the_conversation_asks_its_person_and_reports_all_in_the_end() -> None:
+    async def assist(request: AgentRequest, session: Session, response: Response) -> None:
+        if "schedule" not in request.metadata:
+            await session.later({"query": "count the stock"})
+            return
+        await response.markdown("counted")
+        answer = await response.ask_person("Order more?", choices=["yes", "no"])
+        await response.markdown(f"ordered: {answer.text}")
+
+    async with AgentTester(ChangingAgent(assist), clock=lambda: START) as t:
+        await t.say("go")
+        [question] = await texts(t)
+        await t.restart()
+        await t.advance(timedelta(days=1))
+        assert await t.say(f"/answer {code_of([question])} yes") == ["Thank you. I go on with it."]
+        report = "\n".join(await texts(t))
+        assert report.index("counted") < report.index("ordered: yes")
+        assert report.count("counted") == 1
+        assert await nothing_is_left(t, t.jid)
