@@ -313,9 +313,7 @@ class Inbox:
         _open_rows = list(self._open_rows)
         is_old = inbox.c.agent == self._agent, inbox.c.state == CLOSED, inbox.c.received_at < before
         # The steps of a parked request hang on its row: its question may end only now, after a long stop.
-        is_parked = or_(  # or it runs again, and its reply goes to a person
-            inbox.c.state == RECEIVED, select(parked_requests.c.id).where(parked_requests.c.id == inbox.c.id).exists()
-        )
+        is_parked = select(parked_requests.c.id).where(parked_requests.c.id == inbox.c.id).exists()
         statement = delete(inbox).where(*is_old, ~is_parked)
 
         def work(connection: Connection) -> int | None:
