@@ -131,13 +131,13 @@ async def test_an_approval_counts_once_and_from_the_account_that_was_asked(real_
         assert desk.paid == []
         assert await boss.ask(str(approve), agent.jid) == "Approved. It runs now."
         assert (await alice.answer())["body"] == "paid 7"
-        assert await boss.ask(str(deny), agent.jid) == f"{boss.jid} was first. Your answer changes nothing."
+        assert await boss.ask(str(deny), agent.jid) == "You have answered this already."
         assert desk.paid == [7]
         await alice.ask("pay 8", agent.jid)
         (approve, _), (deny, _) = buttons(await boss.answer())
         assert await boss.ask(f"{deny} too much", agent.jid) == "Denied. It does not run."
         assert (await alice.answer())["body"] == "Not paid: too much"
-        assert await boss.ask(str(approve), agent.jid) == f"{boss.jid} was first. Your answer changes nothing."
+        assert await boss.ask(str(approve), agent.jid) == "You have answered this already."
         assert desk.paid == [7]
 
 

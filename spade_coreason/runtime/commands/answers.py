@@ -50,7 +50,7 @@ async def _answer(invocation: Invocation) -> CommandResult:
     answered = await invocation.perform(answer_question, given)
     if answered.outcome == "taken" and answered.is_own:
         return CommandResult("")  # what they have asked for follows
-    return _describe(answered)
+    return _describe(answered, invocation.owner)
 
 
 def _read_answer(values: Mapping[str, Any]) -> str:
@@ -82,7 +82,7 @@ async def _decide(invocation: Invocation, *, is_approved: bool) -> CommandResult
     answered = await invocation.perform(decide_approval, given)
     if answered.outcome == "taken":
         return CommandResult(translate("Approved. It runs now.") if is_approved else translate("Denied. It does not run."))
-    return _describe(answered)
+    return _describe(answered, invocation.owner)
 
 
 def _nothing_is_open() -> CommandResult:
@@ -189,12 +189,14 @@ def _make_field(name: str, label: str, schema: Mapping[str, Any], is_required: b
     return None if kind is None else Field(name, label, kind, is_required)
 
 
-def _describe(answered: Answered) -> CommandResult:
+def _describe(answered: Answered, person: str) -> CommandResult:
     if answered.outcome == "taken":
         return CommandResult(translate("Thank you. I go on with it."))
     if answered.outcome == "unsuitable":
         return CommandResult(translate("This does not answer the question: {problem}", problem=answered.problem), is_error=True)
-    if answered.outcome == "too late":
+    if answered.outcome == "too late" and answered.decided_by == person:
+        text = translate("You have answered this already.")
+    elif answered.outcome == "too late":
         text = translate("{person} was first. Your answer changes nothing.", person=answered.decided_by)
     elif answered.outcome == "over":
         text = translate("The time for this is over. Your answer changes nothing.")

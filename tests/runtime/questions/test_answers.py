@@ -173,9 +173,9 @@ async def test_late_answers_hear_who_has_decided() -> None:
         code = code_of([str(question.text)])
         await t.say("red", user=BOB)
         for text in (f"/answer {code} blue", f"/answer {code} green"):
-            assert await t.say(text, user=BOB) == ["bob@localhost was first. Your answer changes nothing."]
+            assert await t.say(text, user=BOB) == ["You have answered this already."]
         await t.restart()
-        assert await t.say(f"/answer {code} blue", user=BOB) == ["bob@localhost was first. Your answer changes nothing."]
+        assert await t.say(f"/answer {code} blue", user=BOB) == ["You have answered this already."]
         assert await texts(t) == ["answer: 'red' None of bob@localhost"]
 
 
@@ -187,7 +187,7 @@ async def test_two_devices_answer_at_once() -> None:
         await t.settled()
         heard = await texts(t)
         assert sum(text.startswith("answer: ") for text in heard) == 1
-        assert sum(text == "tester@localhost was first. Your answer changes nothing." for text in heard) == 3
+        assert sum(text == "You have answered this already." for text in heard) == 3
         assert await nothing_is_left(t)
 
 
