@@ -217,5 +217,5 @@ async def test_a_person_answers_approves_and_denies_in_profanity(real_server: Xm
                 await boss.wait_for(f"me: {line}", told)
                 await alice.wait_for(f"me: pay {amount}", outcome)
                 await boss.type(f" /approve {code}")
-                await boss.wait_for(told, f"me:  /approve {code}", "was first.")
+                await boss.wait_for(told, f"me:  /approve {code}", "answered this already")
         assert desk.paid == [7]
