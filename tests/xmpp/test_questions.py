@@ -18,6 +18,7 @@ from tests.support.servers.profanity import Profanity, installed
 from tests.support.servers.requirements import require
 from tests.support.servers.server import XmppServer
 from tests.xmpp.muc.test_rooms import Person, new_room, wait_until_joined
+from tests.xmpp.profile.test_adhoc import open_menu, text_of
 
 RESPONSE = "{urn:xmpp:tmp:quick-response}response"
 UNKNOWN = "I have asked you nothing with this code. Please check it."
@@ -138,6 +139,32 @@ async def test_an_approval_counts_once_and_from_the_account_that_was_asked(real_
         assert await boss.ask(f"{deny} too much", agent.jid) == "Denied. It does not run."
         assert (await alice.answer())["body"] == "Not paid: too much"
         assert await boss.ask(str(approve), agent.jid) == "You have answered this already."
+        assert desk.paid == [7]
+
+
+@on_both_servers
+async def test_an_approver_decides_in_a_form_of_their_client(real_server: XmppServer, tmp_path: Path) -> None:
+    account = await real_server.account()
+    async with (
+        run_desk(real_server, tmp_path, account[0]) as (agent, desk),
+        StockClient(*await real_server.account(), real_server) as alice,
+        open_menu(real_server, f"{agent.jid}/agent", account=account) as boss,
+    ):
+        for amount in (7, 8):
+            await alice.ask(f"pay {amount}", agent.jid)
+        for node, values, told, reply in (
+            ("approve", {"sure": "true"}, "Approved. It runs now.", "paid 7"),
+            ("deny", {"reason": "too much"}, "Denied. It does not run.", "Not paid: too much"),
+        ):
+            stage = await boss.run(node)
+            if node == "approve":  # there are two of them
+                codes = [option["value"] for option in stage["form"].get_fields()["code"]["options"]]
+                stage = await boss.submit(stage, "next", code=codes[0])
+            assert "pay([" in stage["form"]["instructions"]
+            code = stage["form"].get_fields()["code"]["value"]
+            done = await boss.submit(stage, code=code, **values)
+            assert text_of(done) == told
+            assert (await alice.answer())["body"] == reply
         assert desk.paid == [7]
 
 

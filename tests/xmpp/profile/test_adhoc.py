@@ -105,8 +105,11 @@ async def error_of(answer: Any) -> tuple[str, str]:
 
 
 @asynccontextmanager
-async def open_menu(server: XmppServer, agent_jid: str, name: str | None = None) -> AsyncIterator[Menu]:
-    async with StockClient(*await server.account(name), server, plugins=["xep_0050", "xep_0030"]) as client:
+async def open_menu(
+    server: XmppServer, agent_jid: str, name: str | None = None, account: tuple[str, str] | None = None
+) -> AsyncIterator[Menu]:
+    login = account or await server.account(name)
+    async with StockClient(*login, server, plugins=["xep_0050", "xep_0030"]) as client:
         yield Menu(client, agent_jid)
 
 
