@@ -8,10 +8,12 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+from sqlalchemy import delete
 
 from spade_coreason import AgentRequest, AgentTester, Response, Session
 from spade_coreason.exceptions import MissingStepError, StepMismatchError, UnknownStepError
 from spade_coreason.storage.incidents import load_incident_with_texts
+from spade_coreason.storage.schema import steps
 from tests.support.errors import ExpectedErrors
 from tests.support.hosting import Assist
 from tests.support.questions import TESTER, ChangingAgent, asked, nothing_is_left, parked
@@ -229,3 +231,21 @@ async def test_the_incident_names_the_step(expected_errors: ExpectedErrors) -> N
         agent.assist = ask_now
         await t.say("again")
         assert await t.say("blue") == ["you took blue"]  # the conversation goes on
+
+
+async def test_a_run_whose_steps_are_lost_calls_none_of_their_functions(expected_errors: ExpectedErrors) -> None:
+    expected_errors("incident")
+    agent = ChangingAgent(_nothing)
+
+    async def work(request: AgentRequest, session: Session, response: Response) -> None:
+        await before(agent, session, response)
+
+    agent.assist = work
+    async with AgentTester(agent) as t:
+        await t.say("go")
+        agent.calls.clear()
+        await t.runners[t.jid].repository.database.write(lambda connection: connection.execute(delete(steps)))
+        [text] = [*await t.say("red"), *t.unread()]
+        assert "Something went wrong on my side" in text
+        assert agent.calls == []
+        assert await nothing_is_left(t)
