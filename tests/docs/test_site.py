@@ -393,7 +393,12 @@ QUESTIONS = {
     "How do I send a daily report at 8?": {"how-to/write-first/", "questions/#can-an-agent-write-first"},
     "Can the agent wait for the approval of my boss?": {"how-to/ask-a-person/", "questions/#how-must-a-human-approve"},
     "notify me when the job is done": {"how-to/write-first/", "questions/#can-an-agent-run-a-background-job"},
-    "Which questions are waiting right now?": {"questions/#what-is-an-agent-doing-now", "how-to/monitoring/"},
+    "Which questions are waiting right now?": {
+        "questions/#what-is-an-agent-doing-now",
+        "how-to/monitoring/",
+        "how-to/ask-a-person/",
+        "questions/#which-questions-are-waiting",
+    },
     "How do I pause an agent during maintenance?": {"questions/#how-do-i-pause-an-agent"},
     "How do I drain it before an upgrade?": {"questions/#how-do-i-pause-an-agent", "how-to/upgrading/"},
     "How do I turn on debug logging while it runs?": {"questions/#how-do-i-turn-on-debug-logging"},

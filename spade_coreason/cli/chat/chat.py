@@ -42,6 +42,8 @@ def is_terminal() -> bool:
 
 
 _READ_BYTES = 65_536
+_REST_S = 10.0
+"""The time for which the prompt waits for the rest of a reply. Later it appears above the prompt."""
 
 
 async def chat_by_lines(client: AgentClient, jid: str, timeout_s: float, texts: IncomingTexts) -> int:
@@ -201,7 +203,7 @@ class Chat:
                 if pieces := answer.feed_pieces(event):
                     waiting_line.stop()
                     writer.feed(pieces)
-            if not answer.has_text and await self._texts.parked.wait_for_text(self._timeout_s):
+            if not answer.has_text and await self._texts.parked.wait_for_text(min(self._timeout_s, _REST_S)):
                 is_silent = False  # it has answered a question, and this was the rest of that reply
         except PeerParkedError:
             is_silent = False
