@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Connection, Row, Select, case, delete, func, insert, or_, select, update
+from sqlalchemy import Connection, Row, Select, case, delete, func, insert, select, update
 
 from ..contracts.base import utc_now
 from ..domain.channel_kinds import DEFAULT_CHANNEL
@@ -291,9 +291,7 @@ class Inbox:
         """
         reply = case((func.coalesce(inbox.c.channel, DEFAULT_CHANNEL) == channel, inbox.c.answer))
         turn_id = str(UUID(bytes=key))  # the row id of a deleted turn may be that of another one later
-        is_parked = or_(  # or it runs again, and its reply goes to a person
-            inbox.c.state == RECEIVED, select(parked_requests.c.id).where(parked_requests.c.id == inbox.c.id).exists()
-        )
+        is_parked = select(parked_requests.c.id).where(parked_requests.c.id == inbox.c.id).exists()
         query = (
             select(inbox.c.sender, inbox.c.digest, reply, interactions.c.body, conversations.c.conversation_id, is_parked)
             .outerjoin(interactions, (interactions.c.id == inbox.c.interaction) & (interactions.c.interaction_id == turn_id))

@@ -198,8 +198,9 @@ class _ClientSession(SessionHandler):
     def on_session(self, is_new: bool) -> None:
         if is_new:
             # The server delivers stored messages after the first presence. With a negative priority it keeps those to the
-            # account (RFC 6121, 8.5.2): a client that shows no texts must not take them from one that does.
-            self.connection.client.send_presence(ppriority=None if self._on_text is not None else -1)
+            # account (RFC 6121, 8.5.2): a client that shows no texts must not take them from one that does. Without a priority
+            # the embedded server would write to a session that has ended and had one.
+            self.connection.client.send_presence(ppriority=0 if self._on_text is not None else -1)
 
     def on_message(self, message: Element) -> Commit[Any] | None:
         if not self._requests.route(decode(message)) and self._on_text is not None:

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from ...contracts import ErrorCode
-from ...domain.identifiers import NO_DIGEST
 from ...domain.messages import Failed, InboundRequest
 from ...domain.policy import RestartMode
 from ...domain.texts.translation import translate, use_language
@@ -114,8 +113,6 @@ class InboxRecovery:
             self._fail(incoming, pending, Failed(text, ErrorCode.INTERNAL, False))
             return
         own_key, digest = identify(self._jid, incoming)
-        if incoming.earlier_runs is not None and incoming.is_said_directly:
-            digest = NO_DIGEST  # its reply is no longer for programs, which ask for it again
         is_repeated = bool(pending.digest) and key != own_key
         may_have_begun = self._crash_guard.may_have_begun(pending.inbox_row) and not self._mailboxes.is_paused
         if may_have_begun and not (is_rerun or is_repeated or self._on_restart == "rerun"):

@@ -42,7 +42,6 @@ from ...storage import (
     to_micros,
 )
 from ..initiative.due_times import DueTimes
-from ..intake.repeated_requests import identify
 from ..languages import PersonLanguages
 from ..turns.output import TurnOutput
 from ..turns.step_journal import StepJournal
@@ -183,7 +182,7 @@ class QuestionDesk:
             "" if root == incoming.owner else root,
             incoming.thread,
             replace(incoming, earlier_runs=runs).to_json(),
-            identify(self.agent, incoming)[1],
+            queued.digest,
             incoming.channel_name,
             dump_json(list(incoming.message_ids)),
             to_micros(now),

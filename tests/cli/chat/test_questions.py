@@ -64,7 +64,6 @@ def test_ask_prints_the_event_as_json(platform: RunningCommand) -> None:
     assert asked.returncode == 6
 
 
-@pytest.mark.parametrize("platform", ["prosody"], indirect=True)
 def test_a_chat_without_a_terminal_shows_the_rest_of_the_reply_after_the_answer(platform: RunningCommand) -> None:
     done = run_command("chat", "moody", cwd=platform.cwd, stdin="drink\n1\n")
     assert done.returncode == 0, done.stderr
