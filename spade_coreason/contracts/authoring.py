@@ -105,9 +105,9 @@ class Session(SessionHandle, Protocol):
         `Response.ask_person`. The function then runs at most once: if it is cut off, the next run raises StepUncertainError.
 
         Raise ApprovalDeniedError, which names who denied it and why, and ApprovalExpiredError if no one decided within
-        `approvals.timeout_h`. Raise ApprovalRefusedError if no one can be asked: no approver other than the person behind
-        the request is known, or that person is not, or the arguments are too long, or the server does not verify senders.
-        Other errors are those of `run_once` and `Response.ask_person`.
+        `approvals.timeout_h`. Raise ApprovalRefusedError if no one can be asked: there is no approver besides the person behind
+        the request, or that person is not known. It is also raised if the arguments are too long to be read, or the server does
+        not verify senders. Other errors are those of `run_once` and `Response.ask_person`.
         """
         ...
 
