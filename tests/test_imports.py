@@ -28,7 +28,7 @@ LAYERS = [
     {"memory"},
     {"operations"},
     {"runtime"},
-    {"llm", "xmpp"},
+    {"llm", "xmpp", "doors"},
     {"app", "testing"},
     {"cli"},
     {"__main__"},

@@ -16,7 +16,9 @@ from typing import Any
 from ..concurrency import handle_signals
 from ..config import AgentSettings, RunFile, Settings, write_run_file
 from ..contracts.base import utc_now
+from ..domain.channel_kinds import DOOR_CHANNEL
 from ..domain.jid import bare_jid, jid_domain
+from ..doors import Doors
 from ..exceptions import (
     ConfigError,
     ConnectError,
@@ -108,7 +110,9 @@ class Platform:
         self._report_status = on_status or (lambda line: None)
         self._on_conversation_end = on_conversation_end
         self._interceptors = interceptors
-        self._channels = channels
+        self.doors = Doors()
+        """The agents that are behind doors."""
+        self._channels = {DOOR_CHANNEL: self.doors.make_channel, **channels}
         self._builder: AgentBuilder
         self._is_strict = is_strict
         self._starts: list[asyncio.Task[bool]] = []
@@ -259,7 +263,7 @@ class Platform:
         if self.server is not None:
             await self._accounts.create(self.server)
         host = RunningHost(self.jids, self.database, self._builder, self.agents, self.status, self.stop)
-        self._builder.host = host
+        self._builder.host = self.doors.host = host
         await self._stack.enter_async_context(serve_operations(settings.data_dir, host, OPERATIONS))
         self._stack.push_async_callback(self._stop_background_tasks)
         self._start_in_background(self._index_passages(self.database))
@@ -355,6 +359,8 @@ class Platform:
         manifest = host.runtime.agent.manifest
         self.agents[jid] = host
         self.runners[jid] = host.runtime.runner
+        if settings.doors:
+            self.doors.add(jid, manifest, settings.doors)
         self._descriptions[jid] = manifest.capabilities[0].description or manifest.metadata.name
 
     async def _start_agents(self) -> None:

@@ -111,9 +111,9 @@ class _StoredPlatform:
         self._host = host
 
     def perform(self, operation: Operation[A, R], arguments: A, on_progress: OnProgress = lambda done, total: None) -> R:
-        from ..operations.definition import Actor, Call, Caller
+        from ..operations.definition import Actor, Call, CallerKind
 
-        call = Call(self._host, Actor(Caller.MACHINE_USER, f"user {getpass.getuser()}"), on_progress)
+        call = Call(self._host, Actor(CallerKind.MACHINE_USER, f"user {getpass.getuser()}"), on_progress)
 
         async def work() -> R:
             task = asyncio.current_task()

@@ -599,6 +599,8 @@ class AgentSettings(Section):
     """The chat rooms (XEP-0045) that the agent joins, such as `[{jid: room@conference.example.org}]`."""
     interceptors: tuple[ImportName, ...] = ()
     """The interceptors of this agent, as `module:attribute`. They follow those of all agents."""
+    doors: tuple[Literal["openai", "a2a", "mcp", "webhook"], ...] = ()
+    """The doors by which the agent is reached over HTTP, with a key: `[openai, a2a, mcp, webhook]`. None by default."""
     isolation: Literal["none", "process"] = "none"
     """The process in which the agent's code runs.
 

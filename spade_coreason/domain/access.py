@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
+from .callers import is_caller, key_of
 from .jid import bare_jid, jid_domain
 from .texts.translation import N_
 
@@ -59,12 +60,17 @@ class AccessPolicy:
         """The people whom operators have approved (bare JIDs)."""
         self.contacts: set[str] = set()
         """The people in the roster, as the server reports it (bare JIDs), without those that the agent itself has added."""
+        self.callers: Mapping[str, str] = {}
+        """The callers of doors whose keys are live, each with the bare JID for whom the key stands; "" without one."""
         self.is_known = not roster
         """True once the roster was received, or without `roster`. Until then more people may be allowed than it seems."""
 
     def is_allowed(self, jid: str) -> bool:
         """Return True if a sender with this JID may talk to the agent."""
         person = bare_jid(jid)
+        if is_caller(person):
+            account = self.callers.get(key_of(person))
+            return account is not None and (not account or self.is_allowed(account))
         return (
             "*" in self._allow
             or person in self._allow

@@ -1,19 +1,21 @@
 """The addresses of callers: those who ask agents by a door, with a key.
 
-They are in a domain that no server can have (RFC 2606, 2), so that nothing that is sent can reach it, and nothing that comes from
-a server may be from it.
+They are in a domain that no server can have (RFC 2606, 2). So nothing that is sent can reach it, and nothing that comes from a
+server may be from it.
 """
 
 from __future__ import annotations
 
 import hashlib
 import unicodedata
+from functools import lru_cache
 
 from .jid import bare_jid, jid_domain, local_part
 
 CALLERS_DOMAIN = "callers.invalid"
 
 
+@lru_cache(maxsize=4096)  # asked for each message
 def is_caller_domain(domain: str) -> bool:
     """Return True if a domain is that of callers, or below it, in any spelling that someone might read as it."""
     name = unicodedata.normalize("NFKC", domain).lower().strip().strip(".").replace("。", ".")

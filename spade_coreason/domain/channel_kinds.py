@@ -23,6 +23,8 @@ class ChannelKind:
     """True if many people write on it and all read the replies."""
     is_due: bool = False
     """True if the requests are due times of schedules. No person has written them, and no limit of a conversation ends them."""
+    is_door: bool = False
+    """True if the sender asks by a door, with a key. Its address is one that no server has (`callers.py`)."""
     is_job: bool = False
     """True if the requests are work that takes long. Their reply is a notification."""
 
@@ -46,6 +48,7 @@ class ChannelKind:
 PERSON = ChannelKind("person", is_human=True)
 ROOM = ChannelKind("room", is_human=True, is_room=True)
 PROGRAM = ChannelKind("program", is_program=True)
+DOOR = ChannelKind("door", is_program=True, is_door=True)
 SPADE = ChannelKind("spade")
 """A SPADE agent without this platform: a program that reads texts."""
 DUE_TO_PERSON = ChannelKind("due_to_person", is_human=True, is_due=True)
@@ -58,5 +61,7 @@ DEFAULT_CHANNEL = "xmpp"
 """The name of the channel of a request that names none."""
 SCHEDULE_CHANNEL = "schedule"
 """The name of the channel of due times."""
-_KINDS = (PERSON, ROOM, PROGRAM, SPADE, DUE_TO_PERSON, DUE_IN_ROOM, DUE_TO_NOBODY, JOB)
+DOOR_CHANNEL = "door"
+"""The name of the channel of requests that come by a door."""
+_KINDS = (PERSON, ROOM, PROGRAM, DOOR, SPADE, DUE_TO_PERSON, DUE_IN_ROOM, DUE_TO_NOBODY, JOB)
 CHANNEL_KINDS: Mapping[str, ChannelKind] = {kind.name: kind for kind in _KINDS}

@@ -299,6 +299,10 @@ class InboundRequest:
     """The nickname of the sender in a room."""
     author: str = ""
     """The address of the occupant who asked the whole room. Only this occupant corrects or retracts the request."""
+    account: str = ""
+    """The bare JID for whom the key stands by which a door was asked. Quotas and the audit trail are theirs; the conversation,
+    its variables and its memory are the key's (`owner`).
+    """
     channel_name: str = DEFAULT_CHANNEL
     """The name of the channel by which the request came and its reply goes. The gateway sets it."""
     earlier_runs: EarlierRuns | None = None
@@ -317,7 +321,7 @@ class InboundRequest:
     @property
     def person(self) -> str:
         """The bare JID whose variables the request may use: the person it goes back to, else the owner; "" if not known."""
-        return "" if self.context.hides_person else self.root_owner
+        return "" if self.context.hides_person else self.context.root_sender or self.owner
 
     @property
     def stored_root(self) -> str | None:
@@ -329,6 +333,8 @@ class InboundRequest:
         if self.is_from_room or self.kind.is_room:
             occupant = self.metadata.get("occupant")
             return bare_jid(occupant) if isinstance(occupant, str) else ""
+        if self.account:
+            return self.account
         if isinstance(publisher := self.metadata.get(PUBLISHER), str):
             return publisher
         return self.person if self.context.hops or self.context.root_sender else None
@@ -360,7 +366,7 @@ class InboundRequest:
     @property
     def root_owner(self) -> str:
         """The bare JID for whose quota the request counts."""
-        return self.context.root_sender or self.owner
+        return self.account or self.context.root_sender or self.owner
 
     @property
     def is_from_room(self) -> bool:
@@ -376,11 +382,12 @@ class InboundRequest:
 
     @property
     def may_be_command(self) -> bool:
-        """True if the text may be any command. A program has to mark it as one.
+        """True if the text may be any command. A program has to mark it as one, and by a door comes none.
 
         In a room it never is: any occupant could stop another's request. The agent's own commands work there.
         """
-        return self.kind.has_commands or (self.kind.is_program and self.metadata.get(COMMAND_METADATA) is True)
+        is_marked = self.kind.is_program and not self.kind.is_door and self.metadata.get(COMMAND_METADATA) is True
+        return self.kind.has_commands or is_marked
 
     def to_json(self) -> str:
         """Return the JSON text for the inbox; `from_json` reads it. It omits `content`, which only the inbox key needs."""
@@ -417,6 +424,8 @@ class InboundRequest:
     def _program_fields(self) -> dict[str, Any]:
         """Return the fields that only requests of programs and due times have."""
         fields: dict[str, Any] = {name: ident for name in LINEAGE_FIELDS if (ident := getattr(self, name)) is not None}
+        if self.account:
+            fields["account"] = self.account
         if self.capabilities is not None:
             fields["capabilities"] = self.capabilities.dump()
         given = zip(RequestContext._fields, self.context, NO_CONTEXT, strict=True)

@@ -29,7 +29,7 @@ MAX_CALL_CHARACTERS = 1500
 """The most characters of the arguments of a call that is to be approved. A person has to read all of them."""
 _CODE_LETTERS = "ABCDEFGHJKMNPQRSTVWXYZ23456789"  # without those that are taken for others
 _CODE_CHARACTERS = 6
-_BLANK = frozenset(
+BLANK = frozenset(
     "\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u2800\u3164\uffa0"
     + "".join(map(chr, [*range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0)]))
 )
@@ -201,7 +201,7 @@ def describe_call(name: str, arguments: object) -> str:
 def escape_hidden(text: str) -> str:
     """Return a text with an escape in place of each character that is not seen, or that changes how others are seen."""
     return "".join(
-        char if char == " " or (unicodedata.category(char)[0] not in "CZ" and char not in _BLANK) else json.dumps(char)[1:-1]
+        char if char == " " or (unicodedata.category(char)[0] not in "CZ" and char not in BLANK) else json.dumps(char)[1:-1]
         for char in text
     )
 

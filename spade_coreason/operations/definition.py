@@ -29,7 +29,7 @@ KNOWN_ERRORS = (DatabaseUnreachableError, StoreError, KnowledgeError, ServerErro
 _MAX_REQUEST_BYTES = 65_536
 
 
-class Caller(enum.Enum):
+class CallerKind(enum.Enum):
     """The kinds of callers."""
 
     MACHINE_USER = "user"
@@ -40,17 +40,17 @@ class Caller(enum.Enum):
     """Anyone who writes to the agent, for their own data."""
 
 
-EVERYBODY = frozenset(Caller)
-OPERATORS = frozenset({Caller.MACHINE_USER, Caller.OPERATOR})
-MACHINE_USER = frozenset({Caller.MACHINE_USER})
-PERSON = frozenset({Caller.MACHINE_USER, Caller.PERSON})
+EVERYBODY = frozenset(CallerKind)
+OPERATORS = frozenset({CallerKind.MACHINE_USER, CallerKind.OPERATOR})
+MACHINE_USER = frozenset({CallerKind.MACHINE_USER})
+PERSON = frozenset({CallerKind.MACHINE_USER, CallerKind.PERSON})
 
 
 @dataclass(frozen=True, slots=True)
 class Actor:
     """The caller of an operation, as the audit trail names it."""
 
-    kind: Caller
+    kind: CallerKind
     name: str
     """The bare JID of a person or an operator; `user NAME` for a user of the machine."""
     agent: str = ""
@@ -107,7 +107,7 @@ class Operation(Generic[A, R]):
         self,
         name: str,
         function: Callable[[Call, A], Awaitable[R]],
-        callers: frozenset[Caller],
+        callers: frozenset[CallerKind],
         *,
         is_change: bool,
         needs_platform: bool,
@@ -165,11 +165,11 @@ async def _may_give(call: Call, arguments: Arguments) -> bool:
     An operator names their own agent. A person names their own agent, and themselves or a conversation of their own.
     """
     actor = call.actor
-    if actor.kind is Caller.MACHINE_USER:
+    if actor.kind is CallerKind.MACHINE_USER:
         return True
     if getattr(arguments, "agent", actor.agent) != actor.agent:
         return False
-    if actor.kind is Caller.OPERATOR:
+    if actor.kind is CallerKind.OPERATOR:
         return True
     person, conversation = getattr(arguments, "person", None), getattr(arguments, "conversation", None)
     if conversation is None or person not in (None, actor.name):
@@ -183,7 +183,7 @@ async def _may_give(call: Call, arguments: Arguments) -> bool:
 
 def operation(
     name: str,
-    callers: frozenset[Caller] = MACHINE_USER,
+    callers: frozenset[CallerKind] = MACHINE_USER,
     *,
     is_change: bool = False,
     needs_platform: bool = False,

@@ -25,7 +25,7 @@ from typing import Any
 from aiohttp import web
 
 from ..exceptions import ConfigError, CoReasonError, ForbiddenError
-from .definition import KNOWN_ERRORS, Actor, Call, Caller, Operation
+from .definition import KNOWN_ERRORS, Actor, Call, CallerKind, Operation
 from .host import OperationHost
 from .unix_socket import bind_socket, find_user
 
@@ -246,4 +246,4 @@ def _find_actor(request: web.Request) -> Actor | None:
     if request.transport is None:
         return None
     user, name = find_user(request.transport.get_extra_info("socket"))
-    return Actor(Caller.MACHINE_USER, f"user {name}") if user in (0, os.geteuid()) else None
+    return Actor(CallerKind.MACHINE_USER, f"user {name}") if user in (0, os.geteuid()) else None

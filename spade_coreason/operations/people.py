@@ -35,7 +35,7 @@ from ..storage import (
     is_shared,
     search_person,
 )
-from .definition import EVERYBODY, PLATFORM_TRAIL, Arguments, Call, Caller, operation
+from .definition import EVERYBODY, PLATFORM_TRAIL, Arguments, Call, CallerKind, operation
 from .host import OperationHost, RunningAgent, stored_agents
 from .sessions import AgentErasure
 
@@ -157,7 +157,7 @@ async def export_whole_person(call: Call, arguments: OfWholePerson) -> dict[str,
                 "conversations": [await export_cut(repository, memory, one) for one in search.found if one.agent == agent],
                 "requests": [export_waiting(one) for one in requests if one.agent == agent],
             }
-            if call.actor.kind is not Caller.PERSON or _holds_data(own):
+            if call.actor.kind is not CallerKind.PERSON or _holds_data(own):
                 exported["agents"].append(own)
         exported["may_hold_more"] = [
             {"agent": one.agent, "turns": one.turns, "first": one.first, "last": one.last}
@@ -169,7 +169,7 @@ async def export_whole_person(call: Call, arguments: OfWholePerson) -> dict[str,
 @contextmanager
 def _one_search(call: Call, database: Database) -> Iterator[None]:
     """Let a person or an operator export one person at a time: it reads all turns. ConfigError if an export runs already."""
-    if call.actor.kind is Caller.MACHINE_USER:
+    if call.actor.kind is CallerKind.MACHINE_USER:
         yield
         return
     if call.actor.name in database.searching_people:
@@ -197,7 +197,7 @@ async def _find_reach(call: Call, host: OperationHost, person: str) -> tuple[lis
     """Return the agents that the caller reaches, and the others as what stays."""
     # Last the agent with the command of the caller: until its data are deleted, a crash lets the command run again.
     agents = sorted(await stored_agents(host, None), key=call.actor.agent.__eq__)
-    if call.actor.kind is not Caller.OPERATOR or call.actor.name == person:
+    if call.actor.kind is not CallerKind.OPERATOR or call.actor.name == person:
         return agents, []
     running = {agent: host.running_agent(agent) for agent in agents}
     reached = [agent for agent, one in running.items() if one is not None and call.actor.name in one.operators]
@@ -218,7 +218,7 @@ async def _refused(
     try:
         for one in running.values():
             while not call.is_stopped and not one.refuse_person(person):
-                if call.actor.kind is not Caller.MACHINE_USER:
+                if call.actor.kind is not CallerKind.MACHINE_USER:
                     raise ConfigError("person", f"{person} is being deleted already; wait until that is done")
                 waiting = asyncio.ensure_future(one.wait_until_admitted(person))
                 call.on_stop = waiting.cancel
@@ -324,7 +324,7 @@ def _holds_data(exported: Any) -> bool:
 
 def _describe_unknown(call: Call, unknown: Sequence[UnknownTurns], agents: Sequence[str]) -> list[UnknownPeriod]:
     """Return the turns that may hold more, for operators and the user of the machine: they may be of others."""
-    if call.actor.kind is Caller.PERSON:
+    if call.actor.kind is CallerKind.PERSON:
         return []
     return [
         UnknownPeriod(one.agent, one.count, format_rfc3339(one.first), format_rfc3339(one.last))

@@ -58,6 +58,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
             "OutboundMessage",
             "PresentationOptions",
             "ReplyEncoder",
+            "RequestState",
             "SendMessages",
             "UnknownClientFeatures",
         ],

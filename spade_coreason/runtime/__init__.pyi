@@ -18,6 +18,7 @@ from .channels import (
     OutboundMessage as OutboundMessage,
     PresentationOptions as PresentationOptions,
     ReplyEncoder as ReplyEncoder,
+    RequestState as RequestState,
     SendMessages as SendMessages,
     UnknownClientFeatures as UnknownClientFeatures,
 )

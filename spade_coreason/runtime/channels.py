@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias
 from uuid import UUID
 
 from ..contracts import AgentRequest, DataBlock, UserErrorBlock
@@ -54,6 +54,10 @@ class OutboundMessage:
 
 SendMessages: TypeAlias = Callable[[Sequence[OutboundMessage]], object]
 """A function that sends messages in order and never fails. True: earlier ones to the same recipient still wait to be sent."""
+
+
+RequestState: TypeAlias = Literal["running", "waiting", "answered", "closed"]
+"""The state of a request: it is queued or runs, waits for a person's answer, has its reply, or has ended without a turn."""
 
 
 @value
@@ -193,6 +197,18 @@ class ChannelGateway(Protocol):
 
     async def repeat_reply(self, incoming: InboundRequest, *, channel: str) -> bool:
         """Send the reply to an earlier request once more, by the channel of a name. Return False if there is none."""
+        ...
+
+    async def find_state(self, owner: str, request_id: UUID, *, channel: str) -> RequestState | None:
+        """Return the state of a program's request of `owner` (a bare JID), by the channel of a name. None without one."""
+        ...
+
+    def cancel_request(self, owner: str, request_id: UUID) -> Commit[Any] | None:
+        """Cancel a program's request of `owner` (a bare JID). Return its commit; None if there is no such open request."""
+        ...
+
+    def is_allowed(self, jid: str) -> bool:
+        """Return True if `jid` may talk to the agent."""
         ...
 
 

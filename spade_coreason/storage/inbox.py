@@ -292,8 +292,11 @@ class Inbox:
         reply = case((func.coalesce(inbox.c.channel, DEFAULT_CHANNEL) == channel, inbox.c.answer))
         turn_id = str(UUID(bytes=key))  # the row id of a deleted turn may be that of another one later
         is_parked = select(parked_requests.c.id).where(parked_requests.c.id == inbox.c.id).exists()
+        is_open = inbox.c.state < CLOSED
         query = (
-            select(inbox.c.sender, inbox.c.digest, reply, interactions.c.body, conversations.c.conversation_id, is_parked)
+            select(
+                inbox.c.sender, inbox.c.digest, reply, interactions.c.body, conversations.c.conversation_id, is_parked, is_open
+            )
             .outerjoin(interactions, (interactions.c.id == inbox.c.interaction) & (interactions.c.interaction_id == turn_id))
             .outerjoin(conversations, conversations.c.id == interactions.c.conversation)
             .where(inbox.c.id.in_(self._database.inbox_keys.find_rows(key)), inbox.c.agent == self._agent, inbox.c.key == key)

@@ -167,6 +167,8 @@ class EarlierRequest(NamedTuple):
     conversation_id: str | None
     is_parked: bool = False
     """True if it waits for a person's answer."""
+    is_open: bool = False
+    """True if it is not answered, or if its reply is not acknowledged."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from spade_coreason.operations.definition import Caller, Operation
+from spade_coreason.operations.definition import CallerKind, Operation
 from spade_coreason.operations.table import OPERATIONS
 
-_CALLERS = {Caller.MACHINE_USER: "user", Caller.OPERATOR: "operators", Caller.PERSON: "people"}
+_CALLERS = {CallerKind.MACHINE_USER: "user", CallerKind.OPERATOR: "operators", CallerKind.PERSON: "people"}
 
 
 def to_markdown() -> str:

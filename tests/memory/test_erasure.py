@@ -16,7 +16,7 @@ from spade_coreason.app.stored_host import StoredHost
 from spade_coreason.config.settings import Settings, StorageSettings
 from spade_coreason.domain.identifiers import candidate_conversation_ids, choose_conversation_id, derive_session_id
 from spade_coreason.memory.erasure import ErasureReport, erase_conversation, erase_person
-from spade_coreason.operations.definition import Actor, Call, Caller
+from spade_coreason.operations.definition import Actor, Call, CallerKind
 from spade_coreason.operations.sessions import ClearSessions, clear_sessions
 from spade_coreason.storage.records import StoredConversation, Variable
 from spade_coreason.storage.repository import AgentRepository
@@ -299,7 +299,7 @@ async def test_erasing_everyone_leaves_nothing_of_an_agent_and_everything_of_the
     database = await open_without_sync(database_url)
     repository = await open_repository(database, AGENT)
     settings = Settings(data_dir=tmp_path, storage=StorageSettings(url=database_url, memory_dir=tmp_path / "memory"))
-    call = Call(StoredHost(settings, [], database, None), Actor(Caller.MACHINE_USER, "user alice"))
+    call = Call(StoredHost(settings, [], database, None), Actor(CallerKind.MACHINE_USER, "user alice"))
     everything = ClearSessions(agent=AGENT, everyone=True)
     before = read_all_tables(database_url)
     # Whose only conversation was cleared may still have variables; a request that waits may be somebody's first.

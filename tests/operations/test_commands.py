@@ -23,14 +23,14 @@ from spade_coreason.app.stored_host import open_stored_host
 from spade_coreason.cli.app import COMMANDS, cli
 from spade_coreason.config import Settings
 from spade_coreason.exceptions import ConfigError, ForbiddenError, StoreError
-from spade_coreason.operations.definition import Actor, Call, Caller, NoArguments, Operation
+from spade_coreason.operations.definition import Actor, Call, CallerKind, NoArguments, Operation
 from spade_coreason.operations.table import OPERATIONS
 from spade_coreason.runtime.commands import builtin
 from spade_coreason.testing import Policy
 from tests.support.wait import TIMEOUT_S
 
 AGENT, OTHER, ALICE, BOB, BOSS = (f"{name}@localhost" for name in ("agent", "other", "alice", "bob", "boss"))
-TESTER = Actor(Caller.MACHINE_USER, "user tester")
+TESTER = Actor(CallerKind.MACHINE_USER, "user tester")
 
 SLASH_COMMANDS_WITHOUT = {
     "help": "shows what the agent says of itself, and no data",
@@ -146,7 +146,7 @@ async def test_a_deletion_is_about_one_person_or_everyone_or_a_conversation() ->
         assert len(await perform(host, TESTER, "sessions.list")) == 3
 
 
-OF_PEOPLE = [name for name, operation in OPERATIONS.items() if Caller.PERSON in operation.callers]
+OF_PEOPLE = [name for name, operation in OPERATIONS.items() if CallerKind.PERSON in operation.callers]
 FOREIGN: list[dict[str, Any]] = [
     {"agent": AGENT, "person": BOB},
     {"agent": OTHER, "person": ALICE},
@@ -182,7 +182,7 @@ async def test_a_person_reaches_nothing_but_their_own_data_at_this_agent(name: s
         assert tried
         for arguments in tried:
             with pytest.raises(ForbiddenError):
-                await perform(host, Actor(Caller.PERSON, ALICE, AGENT), name, **arguments)
+                await perform(host, Actor(CallerKind.PERSON, ALICE, AGENT), name, **arguments)
 
 
 @pytest.mark.parametrize("name", [name for name in OPERATIONS if name not in OF_PEOPLE])
@@ -190,10 +190,10 @@ async def test_a_person_may_not_call_what_is_for_others(name: str) -> None:
     operation = OPERATIONS[name]
     async with open_tester() as (_, host):
         with pytest.raises(ForbiddenError):
-            await operation(Call(host, Actor(Caller.PERSON, ALICE, AGENT)), operation.arguments.model_construct())
+            await operation(Call(host, Actor(CallerKind.PERSON, ALICE, AGENT)), operation.arguments.model_construct())
 
 
-@pytest.mark.parametrize("name", [name for name, found in OPERATIONS.items() if Caller.OPERATOR in found.callers])
+@pytest.mark.parametrize("name", [name for name, found in OPERATIONS.items() if CallerKind.OPERATOR in found.callers])
 async def test_an_operator_reaches_their_own_agent_only(name: str) -> None:
     operation = OPERATIONS[name]
     if "agent" not in operation.arguments.model_fields:
@@ -203,20 +203,22 @@ async def test_an_operator_reaches_their_own_agent_only(name: str) -> None:
         for agent in (OTHER, None, "*", "agent"):
             arguments = operation.arguments.model_construct(agent=agent)
             with pytest.raises(ForbiddenError):
-                await operation(Call(host, Actor(Caller.OPERATOR, BOSS, AGENT)), arguments)
+                await operation(Call(host, Actor(CallerKind.OPERATOR, BOSS, AGENT)), arguments)
 
 
-@pytest.mark.parametrize("name", [name for name, found in OPERATIONS.items() if Caller.OPERATOR not in found.callers])
+@pytest.mark.parametrize("name", [name for name, found in OPERATIONS.items() if CallerKind.OPERATOR not in found.callers])
 async def test_an_operator_may_not_call_what_is_for_the_user_of_the_machine(name: str) -> None:
     operation = OPERATIONS[name]
     async with open_tester() as (_, host):
         with pytest.raises(ForbiddenError):
-            await operation(Call(host, Actor(Caller.OPERATOR, BOSS, AGENT)), operation.arguments.model_construct(agent=AGENT))
+            await operation(
+                Call(host, Actor(CallerKind.OPERATOR, BOSS, AGENT)), operation.arguments.model_construct(agent=AGENT)
+            )
 
 
 async def test_a_person_reaches_a_conversation_of_their_own() -> None:
     async with open_tester() as (_, host):
-        alice = Actor(Caller.PERSON, ALICE, AGENT)
+        alice = Actor(CallerKind.PERSON, ALICE, AGENT)
         name = f"{ALICE}_{AGENT}"
         shown = await perform(host, alice, "sessions.show", agent=AGENT, conversation=name)
         assert [turn["input"]["query"] for turn in shown.history] == ["hello"]

@@ -20,7 +20,7 @@ from spade_coreason.app.stored_host import open_stored_host
 from spade_coreason.config import Settings
 from spade_coreason.exceptions import ConfigError, ServerError, StoreError
 from spade_coreason.operations.client import call_platform
-from spade_coreason.operations.definition import Arguments, Call, Caller, Operation, operation
+from spade_coreason.operations.definition import Arguments, Call, CallerKind, Operation, operation
 from spade_coreason.operations.endpoint import DEFAULT_LIMITS, EndpointLimits, serve_operations
 from spade_coreason.operations.unix_socket import socket_address
 from tests.support.errors import ExpectedErrors
@@ -63,7 +63,7 @@ async def long(call: Call, arguments: Text) -> str:
     return "x" * int(arguments.text)
 
 
-@operation("operators", frozenset({Caller.OPERATOR}))
+@operation("operators", frozenset({CallerKind.OPERATOR}))
 async def operators(call: Call, arguments: Text) -> None:
     """Do what only operators may."""
 

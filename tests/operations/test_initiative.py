@@ -6,7 +6,7 @@ import pytest
 
 from spade_coreason import AgentDefinition, AgentRequest, AgentTester, Response, Session, command
 from spade_coreason.exceptions import ConfigError, ForbiddenError, ServerError, StoreError
-from spade_coreason.operations.definition import Actor, Call, Caller
+from spade_coreason.operations.definition import Actor, Call, CallerKind
 from spade_coreason.operations.table import OPERATIONS
 from tests.support.stored_initiative import NOTIFICATION, SCHEDULE, store_initiative
 from tests.support.tester_host import TesterHost
@@ -25,7 +25,7 @@ class Notes:
 
 
 async def perform(tester: AgentTester, name: str, *, is_running: bool = True, **arguments: object) -> object:
-    call = Call(TesterHost(tester, is_running=is_running), Actor(Caller.MACHINE_USER, "user tester"))
+    call = Call(TesterHost(tester, is_running=is_running), Actor(CallerKind.MACHINE_USER, "user tester"))
     return await OPERATIONS[name](call, OPERATIONS[name].read_arguments(arguments))
 
 
@@ -76,7 +76,7 @@ async def test_a_person_cancels_no_schedule_of_another() -> None:
     async with AgentTester(Notes, jid=AGENT, user=ALICE) as t:
         await store_initiative(TesterHost(t).repository(AGENT), ALICE)
         cancel = OPERATIONS["schedules.cancel"]
-        bob = Call(TesterHost(t), Actor(Caller.PERSON, "bob@localhost", AGENT))
+        bob = Call(TesterHost(t), Actor(CallerKind.PERSON, "bob@localhost", AGENT))
         for person, error in (("bob@localhost", ConfigError), (ALICE, ForbiddenError), (None, ForbiddenError)):
             with pytest.raises(error):
                 await cancel(bob, cancel.read_arguments({"id": SCHEDULE, "agent": AGENT, "person": person}))

@@ -25,7 +25,7 @@ from spade_coreason.app.stored_host import StoredHost, open_stored_host
 from spade_coreason.config import load_settings
 from spade_coreason.exceptions import ConfigError, ServerError
 from spade_coreason.operations.client import call_platform
-from spade_coreason.operations.definition import PLATFORM_TRAIL, Caller
+from spade_coreason.operations.definition import PLATFORM_TRAIL, CallerKind
 from spade_coreason.operations.table import OPERATIONS
 from spade_coreason.storage import Variable, record_crash
 from tests.operations.test_people import BOB, SECRET, TEA, in_room
@@ -255,7 +255,7 @@ WITH_A_PLATFORM = [
 
 
 OF_THE_PERSON = {
-    name for name, operation in OPERATIONS.items() if operation.is_change and Caller.MACHINE_USER not in operation.callers
+    name for name, operation in OPERATIONS.items() if operation.is_change and CallerKind.MACHINE_USER not in operation.callers
 }
 """The operations of the person who was asked. They change what `approvals.approve` does, in the same transaction."""
 

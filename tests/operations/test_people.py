@@ -33,7 +33,7 @@ from spade_coreason.domain.messages import InboundRequest
 from spade_coreason.domain.policy import RunnerTimings
 from spade_coreason.exceptions import ConfigError, ForbiddenError
 from spade_coreason.memory import ErasureReport
-from spade_coreason.operations.definition import Actor, Call, Caller
+from spade_coreason.operations.definition import Actor, Call, CallerKind
 from spade_coreason.operations.people import KeptData
 from spade_coreason.operations.table import OPERATIONS
 from spade_coreason.runtime.commands.formatting import describe_deletion
@@ -50,7 +50,7 @@ from tests.support.wait import TIMEOUT_S, eventually
 
 ASKER, KEEPER, TOPICS, OUTSIDE = (f"{name}@localhost" for name in ("agent", "keeper", "topics", "outside"))
 ALICE, BOB, BOSS, TEA = "alice@localhost", "bob@localhost", "boss@localhost", "tea@rooms.localhost"
-TESTER = Actor(Caller.MACHINE_USER, "user tester")
+TESTER = Actor(CallerKind.MACHINE_USER, "user tester")
 SECRET, OTHERS = "marzipan", "rhubarb"
 CHANGING = ("inbox:", "conversations:", "variables: {'agent': 'keeper@localhost', 'scope': 'messages")
 """The beginnings of rows that change by themselves: requests are closed, and counts are stored."""
@@ -273,7 +273,7 @@ async def test_messages_are_refused_while_a_person_is_deleted() -> None:
         assert all("being deleted" in str(answer) for answer in answers), answers
         assert await t.say("hello", user=BOB) == ["done"]
         with pytest.raises(ConfigError, match="is being deleted already"):
-            await perform(TesterHost(t), "people.delete", Actor(Caller.PERSON, ALICE, KEEPER), person=ALICE)
+            await perform(TesterHost(t), "people.delete", Actor(CallerKind.PERSON, ALICE, KEEPER), person=ALICE)
         waiting = asyncio.create_task(perform(TesterHost(t), "people.delete", person=ALICE))
         await t.settled()
         for control in controls:
@@ -400,10 +400,10 @@ async def test_only_a_person_an_operator_and_the_user_of_the_machine_reach_a_per
     async with open_tester() as t:
         await t.say(SECRET, to=KEEPER)
         host = TesterHost(t)
-        for stranger in (Actor(Caller.PERSON, BOB, KEEPER), Actor(Caller.PERSON, KEEPER, KEEPER)):
+        for stranger in (Actor(CallerKind.PERSON, BOB, KEEPER), Actor(CallerKind.PERSON, KEEPER, KEEPER)):
             with pytest.raises(ForbiddenError):
                 await perform(host, name, stranger, person=ALICE)
-        await perform(host, name, Actor(Caller.PERSON, ALICE, ASKER), person=ALICE)
+        await perform(host, name, Actor(CallerKind.PERSON, ALICE, ASKER), person=ALICE)
 
 
 async def test_an_operator_reaches_the_agents_whose_operator_they_are() -> None:
@@ -411,7 +411,7 @@ async def test_an_operator_reaches_the_agents_whose_operator_they_are() -> None:
         await t.say(SECRET, to=KEEPER)
         await t.say(SECRET)
         t.gateways[KEEPER].access.operators = frozenset()
-        deleted = await perform(TesterHost(t), "people.delete", Actor(Caller.OPERATOR, BOSS, ASKER), person=ALICE)
+        deleted = await perform(TesterHost(t), "people.delete", Actor(CallerKind.OPERATOR, BOSS, ASKER), person=ALICE)
         assert KeptData(KEEPER, "unreachable") in deleted.kept
         assert [record.owner for record in await t.runners[KEEPER].repository.list_conversations(owner=ALICE)] == [ALICE]
         assert await t.runners[ASKER].repository.list_people() == []
@@ -419,7 +419,7 @@ async def test_an_operator_reaches_the_agents_whose_operator_they_are() -> None:
 
 async def test_an_operator_of_some_agents_erases_and_sees_nothing_of_the_platform_and_other_agents() -> None:
     async with open_tester() as t:
-        host, operator = TesterHost(t), Actor(Caller.OPERATOR, "chief@localhost", ASKER)
+        host, operator = TesterHost(t), Actor(CallerKind.OPERATOR, "chief@localhost", ASKER)
         for gateway, operators in ((ASKER, {operator.name, BOSS}), (KEEPER, {BOSS})):
             t.gateways[gateway].access.operators = frozenset(operators)
         await t.say("/pause", user=BOSS, to=KEEPER)
@@ -438,8 +438,8 @@ async def test_a_deletion_has_one_entry_in_the_trail_of_the_platform_which_names
     async with open_tester() as t:
         await t.say(SECRET, to=KEEPER)
         host = TesterHost(t)
-        await perform(host, "people.export", Actor(Caller.PERSON, ALICE, KEEPER), person=ALICE)
-        await perform(host, "people.delete", Actor(Caller.PERSON, ALICE, KEEPER), person=ALICE)
+        await perform(host, "people.export", Actor(CallerKind.PERSON, ALICE, KEEPER), person=ALICE)
+        await perform(host, "people.delete", Actor(CallerKind.PERSON, ALICE, KEEPER), person=ALICE)
         await perform(host, "people.delete", person=ALICE)
         entries = await host.repository("platform").audit_trail.load_newest()
         told = [entry.entry and [entry.entry[key] for key in ("actor", "action", "resource")] for entry in entries]
@@ -546,7 +546,7 @@ async def test_a_conversation_without_turns_of_others_stays_if_others_have_store
 
 async def test_a_person_sees_no_agents_without_their_data_and_no_turns_that_may_be_of_others() -> None:
     async with open_tester() as t:
-        person = Actor(Caller.PERSON, ALICE, ASKER)
+        person = Actor(CallerKind.PERSON, ALICE, ASKER)
         await _in_room(t, OTHERS, "somebody", None)
         await t.say(SECRET, to=TOPICS)
         exported = await perform(TesterHost(t), "people.export", person, person=ALICE)
@@ -619,7 +619,7 @@ async def test_the_command_of_a_person_stays_open_until_the_other_agents_have_de
                 raise ConnectionAbortedError
 
         operation = OPERATIONS["people.delete"]
-        call = Call(TesterHost(t), Actor(Caller.PERSON, ALICE, receiver), crash_before_the_last_agent)
+        call = Call(TesterHost(t), Actor(CallerKind.PERSON, ALICE, receiver), crash_before_the_last_agent)
         with pytest.raises(ConnectionAbortedError):
             await operation(call, operation.read_arguments({"person": ALICE}))
         left = holding(await rows(t), SECRET)
@@ -649,11 +649,11 @@ async def test_the_text_of_an_exported_person_says_only_what_is_true_of_it() -> 
 async def test_a_person_has_one_export_of_all_agents_at_a_time() -> None:
     async with open_tester() as t:
         await t.say(SECRET)
-        person = Actor(Caller.PERSON, ALICE, ASKER)
+        person = Actor(CallerKind.PERSON, ALICE, ASKER)
         found: Any = await asyncio.gather(
             perform(TesterHost(t), "people.export", person, person=ALICE),
             perform(TesterHost(t), "people.export", person, person=ALICE),
-            perform(TesterHost(t), "people.export", Actor(Caller.PERSON, BOB, ASKER), person=BOB),
+            perform(TesterHost(t), "people.export", Actor(CallerKind.PERSON, BOB, ASKER), person=BOB),
             return_exceptions=True,
         )
         assert {type(one) for one in found[:2]} == {dict, ConfigError}

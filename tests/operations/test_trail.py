@@ -17,9 +17,9 @@ import pytest
 from spade_coreason import AgentDefinition, AgentRequest, AgentTester, Knowledge, Response, Session
 from spade_coreason.app.stored_host import open_stored_host
 from spade_coreason.config import Settings
-from spade_coreason.domain.adhoc import CommandCall, CommandStage
+from spade_coreason.domain.forms.adhoc import CommandCall, CommandStage
 from spade_coreason.exceptions import ConfigError, KnowledgeError, StoreError
-from spade_coreason.operations.definition import PLATFORM_TRAIL, Actor, Call, Caller
+from spade_coreason.operations.definition import PLATFORM_TRAIL, Actor, Call, CallerKind
 from spade_coreason.operations.knowledge import AddDocument
 from spade_coreason.operations.memory import ImportMemory
 from spade_coreason.operations.table import OPERATIONS
@@ -36,7 +36,7 @@ __all__ = ["invoke"]
 
 AGENT, ALICE, BOSS, CAROL = "agent@localhost", "alice@localhost", "boss@localhost", "carol@example.com"
 CONVERSATION = f"{ALICE}_{AGENT}"
-TESTER = Actor(Caller.MACHINE_USER, "user tester")
+TESTER = Actor(CallerKind.MACHINE_USER, "user tester")
 MACHINE_USER = f"user {getpass.getuser()}"
 
 
@@ -140,7 +140,7 @@ ARGUMENTS: dict[str, Callable[[AgentTester, int, str], dict[str, Any]]] = {
 
 def test_there_are_arguments_for_every_operation_that_changes_something() -> None:
     changing = {name: operation for name, operation in OPERATIONS.items() if operation.is_change}
-    assert set(ARGUMENTS) == {name for name, operation in changing.items() if Caller.MACHINE_USER in operation.callers}
+    assert set(ARGUMENTS) == {name for name, operation in changing.items() if CallerKind.MACHINE_USER in operation.callers}
 
 
 @pytest.mark.parametrize("name", ARGUMENTS)

@@ -20,14 +20,14 @@ from spade_coreason.app.stored_host import StoredHost
 from spade_coreason.config import Settings
 from spade_coreason.domain.identifiers import candidate_conversation_ids
 from spade_coreason.memory import export_person
-from spade_coreason.operations.definition import Actor, Call, Caller
+from spade_coreason.operations.definition import Actor, Call, CallerKind
 from spade_coreason.operations.people import OfWholePerson, delete_person, export_whole_person
 from spade_coreason.storage import back_up, open_database, restore, schema
 from spade_coreason.storage.backends.database import Database
 from tests.support.databases import SQLITE, execute
 from tests.support.records import AGENT, ALICE, BOB, OTHER_AGENT, new_conversation, open_repository, store_turn
 
-TESTER = Actor(Caller.MACHINE_USER, "user tester")
+TESTER = Actor(CallerKind.MACHINE_USER, "user tester")
 
 
 class Purpose(NamedTuple):

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from uuid import UUID, uuid4
 
 from spade_coreason import AgentRequest, AgentTester
+from spade_coreason.domain.access import AccessPolicy
 from spade_coreason.domain.messages import Refused, Repeated
 from spade_coreason.exceptions import PeerRefusedError
 from spade_coreason.runtime import AgentRuntime, Channel
@@ -36,13 +37,18 @@ class ChannelHost(Protocol):
 
 @asynccontextmanager
 async def run_on_channels(
-    url: str, agent: Any, channels: Mapping[str, Channel], policy: Policy | None = None
+    url: str,
+    agent: Any,
+    channels: Mapping[str, Channel],
+    policy: Policy | None = None,
+    access: AccessPolicy | None = None,
+    send: Callable[[list[str]], object] = lambda stanzas: None,
 ) -> AsyncIterator[AgentRuntime]:
-    """Run an agent on the database at a URL, with these channels beside XMPP, whose stanzas go nowhere."""
+    """Run an agent on the database at a URL, with these channels beside XMPP, whose stanzas go to `send`, else nowhere."""
     database = await open_without_sync(url)
-    network = make_transport(AGENT, lambda stanzas: None).network
+    network = make_transport(AGENT, send).network
     network = network._replace(channels={**network.channels, **channels})
-    runtime = make_runtime(agent, AgentRepository(database, AGENT), network, policy, allow=None)
+    runtime = make_runtime(agent, AgentRepository(database, AGENT), network, policy, allow=None, access=access)
     await runtime.runner.open()
     runtime.runner.send_unsent()
     await runtime.open_channels()

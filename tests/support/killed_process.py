@@ -20,12 +20,12 @@ from typing import Any
 
 from spade_coreason.app.stored_host import open_stored_host
 from spade_coreason.config import load_settings
-from spade_coreason.operations.definition import Actor, Call, Caller, Operation
+from spade_coreason.operations.definition import Actor, Call, CallerKind, Operation
 from spade_coreason.operations.table import OPERATIONS
 
 BEGIN = signal.SIGUSR1
 """The signal after which a platform looks for the beginning of an operation."""
-TESTER = Actor(Caller.MACHINE_USER, "user tester")
+TESTER = Actor(CallerKind.MACHINE_USER, "user tester")
 _OPERATION_CODE = Operation.__call__.__code__
 
 

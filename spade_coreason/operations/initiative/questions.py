@@ -16,11 +16,11 @@ from ...domain.questions import match_choice, parse_value
 from ...domain.texts.json_text import dump_json
 from ...exceptions import ConfigError
 from ...storage import AgentRepository, Settled, StoredQuestion, from_micros
-from ..definition import OPERATORS, Arguments, Call, Caller, operation
+from ..definition import OPERATORS, Arguments, Call, CallerKind, operation
 from ..host import OperationHost, stored_agents
 from .notifications import MAX_LISTED, MIN_ID_CHARACTERS
 
-THE_PERSON = frozenset({Caller.PERSON})
+THE_PERSON = frozenset({CallerKind.PERSON})
 """The person who was asked. No other answers for them, not even an operator."""
 APPROVAL = "approval"
 MAX_CODE_CHARACTERS, MAX_REASON_CHARACTERS, MAX_ANSWER_CHARACTERS = 40, 1000, 65_536

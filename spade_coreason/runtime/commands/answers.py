@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ...domain.forms import Choice, Field, FieldError, FieldKind
+from ...domain.forms.fields import Choice, Field, FieldError, FieldKind
 from ...domain.texts.json_text import dump_json
 from ...domain.texts.translation import N_, translate
 from ...operations.initiative.questions import (

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from ...domain.conversation import ConversationStatus
-from ...domain.forms import CONVERSATION_FIELD, Choice, Field, FieldError, FieldValue
+from ...domain.forms.fields import CONVERSATION_FIELD, Choice, Field, FieldError, FieldValue
 from ...domain.history import parse_interactions
 from ...domain.jid import local_part
 from ...domain.preferences import Preferences

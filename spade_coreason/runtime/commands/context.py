@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from ...contracts import Agent, Schedule
 from ...domain.conversation import Rules
-from ...operations.definition import Actor, Arguments, Call, Caller, Operation
+from ...operations.definition import Actor, Arguments, Call, CallerKind, Operation
 from ...storage import StoredConversation
 from ..files import Files
 from ..intake.conversation_loader import ConversationLoader
@@ -56,8 +56,8 @@ class CommandContext:
 
         Raise ConfigError for arguments that match nothing, StoreError, and ForbiddenError.
         """
-        is_operator = owner in self.operators and Caller.OPERATOR in operation.callers
-        actor = Actor(Caller.OPERATOR if is_operator else Caller.PERSON, owner, self.jid)
+        is_operator = owner in self.operators and CallerKind.OPERATOR in operation.callers
+        actor = Actor(CallerKind.OPERATOR if is_operator else CallerKind.PERSON, owner, self.jid)
         return await operation(Call(self.host, actor), arguments)
 
 

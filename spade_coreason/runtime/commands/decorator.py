@@ -10,7 +10,7 @@ from inspect import Parameter
 from types import NoneType, SimpleNamespace, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from ...domain.forms import CONVERSATION_FIELD, Choice, Field, FieldKind
+from ...domain.forms.fields import CONVERSATION_FIELD, Choice, Field, FieldKind
 from .model import Audience
 
 Method = TypeVar("Method", bound=Callable[..., Awaitable[str | None]])

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from ...domain.adhoc import Action, CommandCall, CommandForm, CommandProblem, CommandStage
-from ...domain.forms import CONVERSATION_FIELD, Choice, Field, FieldError, FieldValue
+from ...domain.forms.adhoc import Action, CommandCall, CommandForm, CommandProblem, CommandStage
+from ...domain.forms.fields import CONVERSATION_FIELD, Choice, Field, FieldError, FieldValue
 from ...domain.jid import bare_jid
 from ...domain.texts.translation import LANGUAGE, N_, translate
 from ...exceptions import CoReasonError

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeAlias
 
-from ...domain.forms import Choice, Field, FieldValue
+from ...domain.forms.fields import Choice, Field, FieldValue
 from ...domain.texts.translation import translate
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from ...domain.forms import CONVERSATION_FIELD, Choice, Field, FieldError, FieldValue
+from ...domain.forms.fields import CONVERSATION_FIELD, Choice, Field, FieldError, FieldValue
 from ...domain.texts.translation import N_, translate
 from .model import CONFIRMED, Command
 

@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from ...contracts import Agent
-from ...domain.forms import FieldError, FieldValue
+from ...domain.forms.fields import FieldError, FieldValue
 from ...domain.messages import InboundRequest
 from ...domain.texts.translation import translate
 from ...exceptions import ConfigError

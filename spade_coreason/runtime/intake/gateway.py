@@ -17,7 +17,8 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
-from uuid import uuid4
+from typing import Any
+from uuid import UUID, uuid4
 
 from ...concurrency import RateLimiter
 from ...contracts import ErrorCode
@@ -41,7 +42,7 @@ from ...domain.messages import (
 from ...domain.texts.translation import N_, translate, use_language
 from ...domain.topics import TOPIC_ITEM
 from ...storage import Commit
-from ..channels import AgentNetwork, encode_reply
+from ..channels import AgentNetwork, RequestState, encode_reply
 from ..peers.open_requests import OpenRequests
 from ..peers.peers import PeerOptions
 from ..topics.requests import ItemReader, is_item
@@ -199,6 +200,14 @@ class InboundGateway:
         """
         bound = replace(incoming, channel_name=channel)
         return self.access.is_allowed(incoming.sender) and await self._intake.repeat_reply(bound)
+
+    async def find_state(self, owner: str, request_id: UUID, *, channel: str) -> RequestState | None:
+        """Return the state of a program's request of `owner` (a bare JID); see `RequestIntake.find_state`."""
+        return await self._intake.find_state(owner, request_id, channel)
+
+    def cancel_request(self, owner: str, request_id: UUID) -> Commit[Any] | None:
+        """Cancel a program's request of `owner` (a bare JID); see `RequestIntake.cancel_request`."""
+        return self._intake.cancel_request(owner, str(request_id))
 
     def _send_receipt(self, incoming: InboundRequest, is_new: bool, *, is_archived: bool) -> None:
         if is_new or not is_archived:

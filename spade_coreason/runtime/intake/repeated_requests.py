@@ -28,7 +28,7 @@ from ...domain.messages import (
 )
 from ...domain.texts.translation import translate
 from ...storage import AgentRepository, Commit, EarlierRequest
-from ..channels import OutboundMessage, ReplyEncoder, encode_reply
+from ..channels import OutboundMessage, ReplyEncoder, RequestState, encode_reply
 from ..turns.outbox import Outbox
 from .mailbox import QueuedRequest
 from .mailboxes import Mailboxes
@@ -126,6 +126,21 @@ class RepeatedRequests:
         channel = self._outbox.channel_of(incoming)
         channel.send(repeat_reply(stored, stored.digest, channel.make_encoder(incoming, key)))
         return True
+
+    async def find_state(self, key: UUID, channel: str) -> RequestState | None:
+        """Return the state of the request with a key, which came by the channel of a name. None if there is none."""
+        if self._mailboxes.program_requests.get(key) is not None:
+            return "running"
+        if not self._inbox.may_have(key.bytes):
+            return None
+        stored = await self._inbox.load_earlier(key.bytes, channel)
+        if stored is None or not stored.sender:
+            return None
+        if stored.is_parked:
+            return "waiting"
+        if stored.turn is not None or stored.reply is not None:
+            return "answered"
+        return "running" if stored.is_open else "closed"
 
     def _attach(self, earlier: InFlightRequest, incoming: InboundRequest, digest: bytes) -> bool:
         """Attach a repeated request to the one that is queued or runs. Return False if it has to wait for the stored reply.

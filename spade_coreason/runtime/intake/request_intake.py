@@ -16,6 +16,7 @@ from ...domain.identifiers import NO_DIGEST, derive_inbox_key, derive_request_ke
 from ...domain.messages import InboundRequest, Refused, TextEmitted
 from ...domain.texts.translation import LANGUAGE, N_, translate, use_language
 from ...storage import AgentRepository, Commit, Rows
+from ..channels import RequestState
 from ..commands.executor import CommandExecutor
 from ..languages import PersonLanguages
 from ..turns.outbox import Outbox
@@ -184,6 +185,10 @@ class RequestIntake:
         if self._mailboxes.withdraw(sender, message_ids, author) is None:
             return self.end_parked(sender, message_ids, author)
         return self._inbox.flush()
+
+    async def find_state(self, owner: str, request_id: UUID, channel: str) -> RequestState | None:
+        """Return the state of a program's request of `owner` (a bare JID), by the channel of a name. None without one."""
+        return await self._repeated.find_state(derive_request_key(self.jid, owner, request_id), channel)
 
     async def repeat_reply(self, incoming: InboundRequest) -> bool:
         """Send the reply to an earlier request once more, to the sender and by the channel of `incoming`, which has its id.

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from ...contracts import AgentDefinition
-from ...domain.forms import Field
+from ...domain.forms.fields import Field
 from ...domain.initiative.schedules import CronTimes
 from ...domain.messages import CHAIN, DEADLINE, ROOT_SENDER
 from ..commands.decorator import commands_of

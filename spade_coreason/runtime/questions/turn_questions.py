@@ -228,9 +228,12 @@ class TurnQuestions:
         return root
 
     def _find_person(self, to: str | None) -> str:
-        """Return the person to ask (a bare JID): by default the one behind the request. ValueError if there is none."""
+        """Return the person to ask (a bare JID): by default the one behind the request. ValueError if there is none.
+
+        By a door that is the caller, also if the key stands for a person.
+        """
         if to is None:
-            person = self._find_requester()
+            person = self._incoming.owner if self._incoming.kind.is_door else self._find_requester()
             if not person:
                 raise ValueError("no person has asked for this, so it is not clear whom to ask; pass to=JID")
             return person

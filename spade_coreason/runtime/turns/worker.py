@@ -322,7 +322,7 @@ class RequestHandler:
         """Open the output for a request, by the preferences of the person and the features of their clients."""
         services, incoming, person = self._services, queued.incoming, active.record.owner
         channel = self._outbox.channels[incoming.channel_name]
-        if incoming.earlier_runs is not None and incoming.is_said_directly:
+        if incoming.earlier_runs is not None and incoming.is_said_directly and not incoming.kind.is_door:
             # The program may be gone, such as a chat: the person gets the rest as texts. It is asked for again under its id.
             incoming = replace(incoming, kind=PERSON)
         if incoming.kind.is_program:

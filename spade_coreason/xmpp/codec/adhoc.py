@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from xml.etree.ElementTree import Element
 
-from ...domain.adhoc import ACTIONS, Action, CommandCall, CommandForm, CommandProblem, CommandStage
-from ...domain.forms import Field, FieldValue
+from ...domain.forms.adhoc import ACTIONS, Action, CommandCall, CommandForm, CommandProblem, CommandStage
+from ...domain.forms.fields import Field, FieldValue
 from ...domain.messages import MAX_ID_CHARACTERS
 from .language import read_language
 from .namespaces import (

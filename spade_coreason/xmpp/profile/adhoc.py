@@ -13,7 +13,7 @@ from slixmpp.xmlstream.handler import Callback
 from slixmpp.xmlstream.matcher import MatchXPath
 
 from ...domain.access import NO_ACCESS
-from ...domain.adhoc import CommandCall, CommandProblem, CommandStage
+from ...domain.forms.adhoc import CommandCall, CommandProblem, CommandStage
 from ...domain.jid import bare_jid
 from ...domain.texts.translation import translate, use_language
 from ...runtime import AdHocSessions, CommandResult, OutboundMessage, Runner

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pytest
 
 from spade_coreason import AgentDefinition, AgentRequest, AgentTester, Response, Session, SessionHandle, command
-from spade_coreason.domain.forms import Choice, Field, FieldError
+from spade_coreason.domain.forms.fields import Choice, Field, FieldError
 from spade_coreason.runtime.commands.decorator import commands_of
 from spade_coreason.testing import Isolation
 from tests.support.isolation import WARM_ISOLATION

@@ -19,7 +19,7 @@ from spade_coreason import (
     SessionHandle,
     command,
 )
-from spade_coreason.domain.adhoc import Action, CommandCall, CommandProblem, CommandStage
+from spade_coreason.domain.forms.adhoc import Action, CommandCall, CommandProblem, CommandStage
 from spade_coreason.runtime.commands.dialogs import AdHocSessions
 from spade_coreason.testing import Policy, RunnerTimings
 from tests.support.wait import eventually

@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from spade_coreason import AgentDefinition, AgentRequest, Response, Session
-from spade_coreason.domain.adhoc import Action, CommandCall, CommandForm, CommandStage
-from spade_coreason.domain.forms import Field
+from spade_coreason.domain.forms.adhoc import Action, CommandCall, CommandForm, CommandStage
+from spade_coreason.domain.forms.fields import Field
 from spade_coreason.exceptions import ApprovalDeniedError
 from spade_coreason.runtime.commands.dialogs import AdHocSessions
 from spade_coreason.testing import AgentTester, Policy, QuestionState

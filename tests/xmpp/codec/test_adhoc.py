@@ -7,8 +7,8 @@ from xml.etree.ElementTree import Element, fromstring
 
 import pytest
 
-from spade_coreason.domain.adhoc import CommandCall, CommandForm, CommandProblem, CommandStage
-from spade_coreason.domain.forms import Choice, Field
+from spade_coreason.domain.forms.adhoc import CommandCall, CommandForm, CommandProblem, CommandStage
+from spade_coreason.domain.forms.fields import Choice, Field
 from spade_coreason.xmpp.codec.adhoc import decode_command_call, problem_stanza, split_result, stage_stanza
 
 COMMANDS = "http://jabber.org/protocol/commands"

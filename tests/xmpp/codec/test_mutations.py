@@ -12,7 +12,7 @@ from hypothesis import given, strategies as st
 from pydantic_core import to_json
 from slixmpp.plugins.xep_0030 import DiscoInfo
 
-from spade_coreason.domain.adhoc import CommandCall, CommandProblem
+from spade_coreason.domain.forms.adhoc import CommandCall, CommandProblem
 from spade_coreason.domain.identifiers import derive_inbox_key
 from spade_coreason.domain.messages import (
     MAX_ID_CHARACTERS,

@@ -7,30 +7,13 @@ derive from the inbox key of the request, so that a reply sent twice is recognis
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 from uuid import NAMESPACE_URL, UUID, uuid5
 
 from pydantic_core import to_jsonable_python
 
 from ....contracts import ErrorCode
-from ....domain.messages import (
-    BlockEmitted,
-    Completed,
-    Failed,
-    InboundRequest,
-    MalformedRequest,
-    Parked,
-    Refused,
-    Repeated,
-    StreamAborted,
-    StreamChunk,
-    StreamEnded,
-    StreamStarted,
-    TextEmitted,
-    TurnEvent,
-    derive_part_id,
-    reply_id_prefix,
-)
+from ....domain.event_data import event_data
+from ....domain.messages import Failed, InboundRequest, MalformedRequest, TurnEvent, reply_id_prefix
 from ....runtime import ReplyEncoder
 from ..cloud_events import EventStanzaWriter, EventWriter
 
@@ -73,7 +56,7 @@ class CloudEventEncoder(ReplyEncoder):
         return self._wants_thoughts
 
     def encode(self, event: TurnEvent) -> list[str]:
-        return self._writer.add(*_event_data(event, self._uuid))
+        return self._writer.add(*event_data(event, self._uuid))
 
     def flush(self) -> list[str]:
         return self._writer.flush()
@@ -95,43 +78,5 @@ def encode_malformed_reply(
         request_id=malformed.request_id or malformed.stanza_id,
         stanza_bytes=stanza_bytes,
     )
-    writer.add(*_event_data(Failed(f"not a request: {malformed.problem}", ErrorCode.BAD_REQUEST, False), key))
+    writer.add(*event_data(Failed(f"not a request: {malformed.problem}", ErrorCode.BAD_REQUEST, False), key))
     return writer.flush()
-
-
-def _event_data(event: TurnEvent, key: UUID) -> tuple[str, dict[str, Any]]:
-    """Return the type (without its prefix) and the data of an event. `key` is that of the request."""
-    match event:
-        case StreamChunk(stream_id, seq, chunk):
-            return "stream.chunk", {"stream_id": stream_id, "seq": seq, "chunk": chunk}
-        case StreamStarted(stream_id, title):
-            return "stream.start", {"stream_id": stream_id, "title": title}
-        case StreamEnded(stream_id):
-            return "stream.end", {"stream_id": stream_id}
-        case StreamAborted(stream_id, reason, replacement):
-            replacement_data = {} if replacement is None else {"replacement": replacement}
-            return "stream.abort", {"stream_id": stream_id, "reason": reason, **replacement_data}
-        case TextEmitted(content, number, _, _, choices):
-            choice_data = {"choices": [{"value": value, "label": label} for value, label in choices]} if choices else {}
-            return "block.markdown", {
-                "id": derive_part_id(key, number),
-                "block_type": "MARKDOWN",
-                "content": content,
-                **choice_data,
-            }
-        case BlockEmitted(block):
-            return f"block.{block.block_type.lower()}", block.dump()
-        case Repeated():
-            return "request.repeated", {}
-        case Parked():
-            return "request.parked", {}
-        case Completed(conversation_id, state):
-            return "request.completed", {"conversation_id": conversation_id, "state": state}
-        case Failed(message, code, recoverable, incident):
-            failure = {"message": message, "code": code, "recoverable": recoverable, "incident": incident}
-            return "request.failed", failure
-        case Refused(message, code, retry_after_s):
-            refusal = {"message": message, "code": code, "retry_after_s": retry_after_s}
-            if code == ErrorCode.TOO_MANY_REQUESTS:
-                refusal["condition"] = "resource-constraint"  # as a stanza error names it (RFC 6120, 8.3.3.18)
-            return "request.refused", refusal

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, NamedTuple, TypeAlias
 
-from .forms import Field, FieldValue
+from .fields import Field, FieldValue
 
 Action: TypeAlias = Literal["execute", "next", "prev", "complete", "cancel"]
 Status: TypeAlias = Literal["executing", "completed", "canceled"]

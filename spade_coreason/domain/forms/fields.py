@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
-from .texts.translation import translate
+from ..texts.translation import translate
 
 FieldKind: TypeAlias = Literal["text", "number", "yes or no", "choice"]
 FieldValue: TypeAlias = str | int | bool | None

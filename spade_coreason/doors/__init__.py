@@ -1,0 +1,11 @@
+"""Doors: agents behind HTTP, for callers with a key."""
+
+import lazy_loader
+
+# `__init__.pyi` lists the same names for type checkers.
+__getattr__, __dir__, __all__ = lazy_loader.attach(
+    __name__,
+    submod_attrs={
+        "doors": ["Doors"],
+    },
+)

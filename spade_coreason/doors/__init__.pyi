@@ -1,0 +1,3 @@
+from .doors import (
+    Doors as Doors,
+)

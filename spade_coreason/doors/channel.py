@@ -1,0 +1,314 @@
+"""The channel of doors: what is asked with a key goes to the gateway of an agent, and the events of its reply come back.
+
+A reply is fetched, so nothing has to be delivered: what a caller does not read now, the inbox has for seven days.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Mapping, Sequence
+from secrets import token_hex
+from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import UUID
+
+from pydantic_core import from_json, to_json
+
+from ..contracts import AgentRequest, ErrorCode
+from ..domain.channel_kinds import DOOR, DOOR_CHANNEL
+from ..domain.event_data import event_data
+from ..domain.jid import bare_jid
+from ..domain.messages import InboundRequest, Refused, RequestContext, TurnEvent
+from ..runtime import (
+    PLAIN_PRESENTATION,
+    Channel,
+    ChannelGateway,
+    OutboundMessage,
+    PresentationOptions,
+    ReplyEncoder,
+    RequestState,
+)
+from .caller import Caller
+
+if TYPE_CHECKING:
+    from ..storage import Commit
+
+_CONTEXT = RequestContext(wants_thoughts=True)
+_MAX_UNREAD_CHARACTERS = 16 * 2**20
+"""The most characters of a reply that wait for a caller who does not read them. It gets the stored reply when it asks again."""
+_SILENCE_S = 5.0
+"""The time after which a request that was refused without a word counts as refused."""
+
+ANSWERED = frozenset({"request.completed", "request.failed", "request.refused"})
+"""The types of the events that end a request."""
+FINAL = ANSWERED | {"request.parked", "request.cancelled", "request.interrupted"}
+"""The types of the last event of a `DoorReply`."""
+
+
+class DoorEvent(NamedTuple):
+    """One event of a reply: its type, without the prefix `ai.coreason.`, and its data (docs/reference/events.md).
+
+    There are two more types: `request.cancelled`, and `request.interrupted` if the platform stops or the caller does not read.
+    """
+
+    type: str
+    data: Mapping[str, Any]
+
+    @property
+    def is_final(self) -> bool:
+        """True for the last event of a reply."""
+        return self.type in FINAL
+
+
+class DoorReply:
+    """The events of one reply, as they come: `async for event in reply`. The last one is final.
+
+    If it `waits`, a request that asks a person goes on here once they have answered: `request.parked` is not the last event.
+    Close it when the caller is gone. Its request goes on.
+    """
+
+    def __init__(self, channel: DoorChannel, caller: Caller, request_id: UUID, *, waits: bool) -> None:
+        self._channel = channel
+        self.caller = caller
+        self.address = f"{caller.address}/{token_hex(8)}"
+        """The full JID to which the events go."""
+        self.request_id = request_id
+        self.waits = waits
+        self.stored: Commit[bool] | None = None
+        """The commit of the request, if it was not refused. Its result is False for one that was there already."""
+        self.is_parked = False
+        """True while the request waits for a person's answer."""
+        self._events: deque[DoorEvent] = deque()
+        self._characters = 0
+        self._arrival = asyncio.Event()
+        self._is_over = False
+
+    def __aiter__(self) -> DoorReply:
+        return self
+
+    async def __anext__(self) -> DoorEvent:
+        while not self._events:
+            if self._is_over:
+                raise StopAsyncIteration
+            self._arrival.clear()
+            await self._arrival.wait()
+        return self._events.popleft()
+
+    @property
+    def has_begun(self) -> bool:
+        """True if an event waits to be read, or the reply is over."""
+        return bool(self._events) or self._is_over
+
+    def put(self, event: DoorEvent, characters: int = 0) -> None:
+        """Add an event. What comes after the last one is dropped."""
+        if self._is_over:
+            return
+        self._characters = self._characters + characters if self._events else characters
+        if self._characters > _MAX_UNREAD_CHARACTERS:
+            self._events.clear()
+            event = self._interruption("the reply was not read in time")
+        self.is_parked = event.type == "request.parked"
+        self._is_over = event.is_final and not (self.is_parked and self.waits)
+        self._events.append(event)
+        self._arrival.set()
+
+    def interrupt(self) -> None:
+        """End the reply, because the platform stops."""
+        self.put(self._interruption("the platform stops"))
+
+    def _interruption(self, reason: str) -> DoorEvent:
+        data = {"request_id": str(self.request_id), "message": f"{reason}; fetch it later by its id"}
+        return DoorEvent("request.interrupted", data)
+
+    def close(self) -> None:
+        """Read no further events."""
+        self._is_over = True
+        self._arrival.set()
+        self._channel.forget(self)
+
+
+class DoorEncoder(ReplyEncoder):
+    """The encoder of replies by a door: each event is a message of JSON."""
+
+    shows_typing = False
+    has_live_messages = False
+    follows_streams = True
+    shows_files = False
+    batches = False
+
+    def __init__(self, incoming: InboundRequest, key: UUID) -> None:
+        self.key = str(key)
+        self.recipient = incoming.sender
+        self._uuid = key
+        self._request_id = str(incoming.request_id or key)
+
+    def reads_thoughts(self, title: str | None) -> bool:
+        return True
+
+    def encode(self, event: TurnEvent) -> list[str]:
+        kind, data = event_data(event, self._uuid)
+        return [to_json({"to": self.recipient, "request": self._request_id, "type": kind, "data": data}).decode()]
+
+    def readdress(self, content: str, recipient: str) -> str:
+        return to_json(from_json(content) | {"to": recipient}).decode()
+
+
+class DoorChannel(Channel):
+    """The channel of doors for one agent (a bare JID). It is open while the agent runs, also without a connection to XMPP."""
+
+    def __init__(self, agent: str) -> None:
+        self.agent = agent
+        self._gateway: ChannelGateway | None = None
+        self._replies: dict[str, DoorReply] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    @property
+    def is_open(self) -> bool:
+        """True while requests are taken."""
+        return self._gateway is not None
+
+    @property
+    def open_count(self) -> int:
+        """The number of replies that are read."""
+        return len(self._replies)
+
+    async def open(self, gateway: ChannelGateway) -> None:
+        """Take requests from now on."""
+        self._gateway = gateway
+
+    async def close(self) -> None:
+        """Take no more requests, and end the replies that are read."""
+        self._gateway = None
+        for reply in list(self._replies.values()):
+            reply.interrupt()
+        for task in self._tasks:
+            task.cancel()
+
+    # Requests
+
+    def ask(
+        self, caller: Caller, request: AgentRequest, thread: str | None, metadata: Mapping[str, Any], *, waits: bool
+    ) -> DoorReply:
+        """Put a request in, and return its reply. A request with a known id is not asked again: its reply is repeated.
+
+        If it is refused, the first event says so. Raise ConnectionError while the agent does not run.
+        """
+        gateway = self._require_gateway()
+        reply = self._open_reply(caller, request.request_id, waits=waits)
+        incoming = self._make_request(reply, dict(request.payload), thread, metadata, request)
+        reply.stored = gateway.receive(incoming, channel=DOOR_CHANNEL)
+        if reply.stored is None:
+            asyncio.get_running_loop().call_later(_SILENCE_S, self._refuse_silently, reply)
+        else:
+            reply.stored.on_failed(lambda _: reply.put(_refusal("the request cannot be stored", ErrorCode.UNAVAILABLE, 5.0)))
+        return reply
+
+    async def fetch(self, caller: Caller, request_id: UUID, *, waits: bool) -> DoorReply | None:
+        """Return the reply to an earlier request of a caller: all that there is, and what follows. None without such a request.
+
+        Raise ConnectionError while the agent does not run.
+        """
+        self._require_gateway()
+        reply = self._open_reply(caller, request_id, waits=waits)
+        if await self._repeat(reply):
+            return reply
+        reply.close()
+        return None
+
+    async def find_state(self, caller: Caller, request_id: UUID) -> RequestState | None:
+        """Return the state of a request of a caller, or None. Raise ConnectionError while the agent does not run."""
+        return await self._require_gateway().find_state(caller.address, request_id, channel=DOOR_CHANNEL)
+
+    async def cancel(self, caller: Caller, request_id: UUID) -> bool:
+        """Cancel a request of a caller that is not answered. Return False if there is none."""
+        cancelled = self._require_gateway().cancel_request(caller.address, request_id)
+        if cancelled is None or not await cancelled:
+            return False
+        for reply in self._replies_to(caller.address, request_id):
+            reply.put(DoorEvent("request.cancelled", {}))
+        return True
+
+    def _require_gateway(self) -> ChannelGateway:
+        if self._gateway is None:
+            raise ConnectionError(f"{self.agent} does not run at the moment")
+        return self._gateway
+
+    def _open_reply(self, caller: Caller, request_id: UUID, *, waits: bool) -> DoorReply:
+        reply = DoorReply(self, caller, request_id, waits=waits)
+        self._replies[reply.address] = reply
+        return reply
+
+    def _make_request(
+        self,
+        reply: DoorReply,
+        payload: dict[str, Any],
+        thread: str | None,
+        metadata: Mapping[str, Any],
+        request: AgentRequest | None = None,
+    ) -> InboundRequest:
+        return InboundRequest(
+            DOOR,
+            reply.address,
+            str(reply.request_id),
+            thread,
+            payload,
+            f"{thread}\n{to_json(payload).decode()}",
+            "normal",
+            dict(metadata),
+            request_id=reply.request_id,
+            root_request_id=request.root_request_id if request is not None else None,
+            parent_request_id=request.parent_request_id if request is not None else None,
+            capabilities=request.capabilities if request is not None else None,
+            context=_CONTEXT,
+            owner=reply.caller.address,
+            account=reply.caller.account,
+        )
+
+    async def _repeat(self, reply: DoorReply) -> bool:
+        incoming = self._make_request(reply, {}, None, {})
+        return await self._require_gateway().repeat_reply(incoming, channel=DOOR_CHANNEL)
+
+    def _refuse_silently(self, reply: DoorReply) -> None:
+        if not reply.has_begun:
+            reply.put(_refusal("the request is refused", ErrorCode.TOO_MANY_REQUESTS, 60.0))
+
+    def forget(self, reply: DoorReply) -> None:
+        """Deliver no more events to a reply."""
+        self._replies.pop(reply.address, None)
+
+    def _replies_to(self, owner: str, request_id: UUID) -> list[DoorReply]:
+        return [reply for reply in self._replies.values() if (reply.caller.address, reply.request_id) == (owner, request_id)]
+
+    # The way back
+
+    def send(self, messages: Sequence[OutboundMessage]) -> None:
+        """Deliver events to those who read them. All count as delivered: who comes later fetches the stored reply."""
+        for message in messages:
+            fields = from_json(message.content)
+            event = DoorEvent(fields["type"], fields["data"])
+            if (reply := self._replies.get(message.recipient)) is not None:
+                reply.put(event, len(message.content))
+            message.acknowledge()
+            if event.type in ANSWERED:
+                self._go_on(bare_jid(message.recipient), UUID(fields["request"]))
+
+    def _go_on(self, owner: str, request_id: UUID) -> None:
+        """Fetch the reply for those who wait since before a person was asked, by another address."""
+        for reply in self._replies_to(owner, request_id):
+            if reply.is_parked:
+                reply.is_parked = False
+                task = asyncio.create_task(self._repeat(reply))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+
+    def make_encoder(
+        self, incoming: InboundRequest, key: UUID, options: PresentationOptions = PLAIN_PRESENTATION
+    ) -> ReplyEncoder:
+        return DoorEncoder(incoming, key)
+
+    def load_message(self, content: str) -> OutboundMessage:
+        return OutboundMessage(from_json(content)["to"], content)
+
+
+def _refusal(text: str, code: ErrorCode, retry_after_s: float) -> DoorEvent:
+    return DoorEvent(*event_data(Refused(text, code, retry_after_s), UUID(int=0)))

@@ -1,0 +1,162 @@
+"""The agents of a platform as doors see them: who is behind which door, and what a caller may do there.
+
+Each door (`openai`, `a2a`, `mcp`, `webhooks`) makes requests of what comes by HTTP, and answers of the events of a `DoorReply`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID, uuid4
+
+from pydantic_core import from_json
+
+from ..contracts import AgentDefinition, AgentRequest, QuestionState
+from ..domain.identifiers import derive_request_key
+from ..domain.jid import local_part
+from ..operations.definition import Actor, Call, CallerKind
+from ..operations.host import OperationHost
+from ..operations.initiative.questions import Answered, OwnAnswer, answer_question
+from ..runtime import RequestState
+from .caller import Caller
+from .channel import DoorChannel, DoorReply
+
+_NO_METADATA: Mapping[str, Any] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class CallerQuestion:
+    """A question that an agent has asked the caller itself, and that waits for the answer."""
+
+    code: str
+    text: str
+    choices: tuple[str, ...]
+    schema: Mapping[str, Any] | None
+    """The JSON Schema of the answer, or None."""
+    request_id: UUID
+    """The request that waits for it."""
+
+
+class DoorAgent:
+    """One agent behind doors."""
+
+    def __init__(
+        self, channel: DoorChannel, manifest: AgentDefinition, doors: Iterable[str], get_host: Callable[[], OperationHost]
+    ) -> None:
+        self.jid = channel.agent
+        """The bare JID of the agent."""
+        self.name = local_part(channel.agent)
+        self.manifest = manifest
+        self.doors = frozenset(doors)
+        self._channel = channel
+        self._get_host = get_host
+
+    @property
+    def is_open(self) -> bool:
+        """True while the agent runs. Otherwise the methods that ask it raise ConnectionError."""
+        return self._channel.is_open
+
+    def ask(
+        self,
+        caller: Caller,
+        payload: Mapping[str, Any],
+        *,
+        request_id: UUID | None = None,
+        thread: str | None = None,
+        metadata: Mapping[str, Any] = _NO_METADATA,
+        waits: bool = False,
+    ) -> DoorReply:
+        """Ask the agent, and return its reply. It is durable once `reply.stored` is.
+
+        The same `request_id` with the same payload is the same request, for seven days: its reply is repeated. With another
+        payload it is refused (code 400). `thread` names the conversation. The agent reads `metadata` as `request.metadata`.
+        `waits` is that of `DoorReply`.
+        """
+        request = AgentRequest(session_id=uuid4(), request_id=request_id or uuid4(), payload=dict(payload))
+        return self._channel.ask(caller, request, thread, metadata, waits=waits)
+
+    async def fetch(self, caller: Caller, request_id: UUID, *, waits: bool = False) -> DoorReply | None:
+        """Return the reply to an earlier request of the caller, from its beginning. None without one within seven days.
+
+        If the request still runs, the rest follows. `waits` is that of `DoorReply`.
+        """
+        return await self._channel.fetch(caller, request_id, waits=waits)
+
+    async def find_state(self, caller: Caller, request_id: UUID) -> RequestState | None:
+        """Return the state of a request of the caller; None without one within seven days."""
+        return await self._channel.find_state(caller, request_id)
+
+    async def cancel(self, caller: Caller, request_id: UUID) -> bool:
+        """Cancel a request of the caller that is not answered. Return False if there is none."""
+        return await self._channel.cancel(caller, request_id)
+
+    async def find_questions(self, caller: Caller, request_id: UUID | None = None) -> list[CallerQuestion]:
+        """Return the open questions that the agent has asked the caller itself, of one request or of all, oldest first."""
+        repository = self._get_host().repository(self.jid).questions
+        asked = await repository.load_asked(caller.address)
+        if not asked:
+            return []
+        ids = {}
+        for parked in await repository.load_parked_of(caller.address):
+            own_id = UUID(_read_request_id(parked.request))
+            ids[str(derive_request_key(self.jid, caller.address, own_id))] = own_id
+        return [
+            CallerQuestion(each.code, each.text, tuple(each.choices), each.schema, ids[each.reference])
+            for each in asked
+            if each.state == QuestionState.OPEN and each.reference in ids and request_id in (None, ids[each.reference])
+        ]
+
+    async def answer(self, caller: Caller, question: CallerQuestion, text: str) -> Answered:
+        """Answer a question that the agent has asked the caller itself."""
+        call = Call(self._get_host(), Actor(CallerKind.PERSON, caller.address, self.jid))
+        return await answer_question(call, OwnAnswer(agent=self.jid, person=caller.address, code=question.code, text=text))
+
+
+def _read_request_id(request: str) -> str:
+    return str(from_json(request)["request_id"])
+
+
+class Doors:
+    """The agents of a platform that are behind doors, and the channels of all its agents."""
+
+    def __init__(self) -> None:
+        self._channels: dict[str, DoorChannel] = {}
+        self._agents: dict[str, DoorAgent] = {}
+        self.host: OperationHost | None = None
+        """The platform as operations see it, once it is there."""
+
+    def make_channel(self, jid: str) -> DoorChannel:
+        """Return the channel of an agent (a bare JID)."""
+        if jid not in self._channels:
+            self._channels[jid] = DoorChannel(jid)
+        return self._channels[jid]
+
+    def add(self, jid: str, manifest: AgentDefinition, doors: Iterable[str]) -> None:
+        """Add an agent (a bare JID) that is behind these doors."""
+        self._agents[jid] = DoorAgent(self.make_channel(jid), manifest, doors, self._get_host)
+
+    def list_agents(self, door: str, caller: Caller | None = None) -> list[DoorAgent]:
+        """Return the agents behind a door, those that the key of a caller opens."""
+        return [
+            agent for agent in self._agents.values() if door in agent.doors and (caller is None or agent.jid in caller.agents)
+        ]
+
+    def find(self, door: str, caller: Caller, name: str) -> DoorAgent | None:
+        """Return the agent behind a door with a JID, or with the part before the @ if that is one agent's only.
+
+        None if there is none that the key of the caller opens.
+        """
+        agents = self.list_agents(door, caller)
+        found = [agent for agent in agents if agent.jid == name] or [agent for agent in agents if agent.name == name]
+        return found[0] if len(found) == 1 else None
+
+    @property
+    def open_count(self) -> int:
+        """The number of replies that are read at this moment."""
+        return sum(channel.open_count for channel in self._channels.values())
+
+    def _get_host(self) -> OperationHost:
+        if self.host is None:
+            raise ConnectionError("the platform is not started yet")
+        return self.host

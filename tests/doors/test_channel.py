@@ -1,0 +1,176 @@
+"""The channel of doors: a caller's request goes the way of a message, and its reply is fetched."""
+
+from __future__ import annotations
+
+import asyncio
+from uuid import uuid4
+
+import pytest
+
+from spade_coreason import AgentDefinition, AgentRequest, Response, Session
+from tests.support.doors import make_caller, read_all, run_behind_doors, texts_of
+from tests.support.wait import eventually
+
+WEBSITE, SHOP = make_caller("website"), make_caller("shop")
+
+
+class Desk:
+    """An agent that does what the query says, and notes who has asked."""
+
+    manifest = AgentDefinition.simple("desk")
+
+    def __init__(self) -> None:
+        self.release = asyncio.Event()
+        self.seen: list[tuple[str, str]] = []
+        self.channels: list[str] = []
+
+    async def assist(self, request: AgentRequest, session: Session, response: Response) -> None:
+        query = str(request.payload["query"])
+        self.seen.append((session.identity.id, query))
+        self.channels.append(request.metadata["channel"])
+        match query.split()[0]:
+            case "wait":
+                await self.release.wait()
+            case "stream":
+                stream = await response.create_stream()
+                for piece in ("one ", "two ", "three"):
+                    await stream.write(piece)
+                await stream.close()
+                return
+            case "ask":
+                answer = await response.ask_person("Which colour?", choices=["red", "blue"])
+                await response.markdown(f"painted {answer.text}")
+                return
+        await response.markdown(f"done: {query}")
+
+
+@pytest.fixture
+def url(tmp_path) -> str:  # type: ignore[no-untyped-def]
+    return f"sqlite+aiosqlite:///{tmp_path}/platform.db"
+
+
+async def test_a_request_is_answered_and_stored(url: str) -> None:
+    desk = Desk()
+    async with run_behind_doors(url, desk) as running:
+        reply = running.agent.ask(WEBSITE, {"query": "hello"}, thread="t")
+        events = await read_all(reply)
+        assert texts_of(events) == ["done: hello"]
+        assert events[-1].type == "request.completed"
+        assert reply.stored is not None
+        assert await reply.stored
+    assert desk.seen == [("website@callers.invalid", "hello")]
+    assert desk.channels == ["door"]
+
+
+async def test_the_pieces_of_a_stream_come_as_they_are_written(url: str) -> None:
+    async with run_behind_doors(url, Desk()) as running:
+        events = await read_all(running.agent.ask(WEBSITE, {"query": "stream"}))
+    assert [event.type for event in events if event.type.startswith("stream")] == [
+        "stream.start",
+        *["stream.chunk"] * 3,
+        "stream.end",
+    ]
+    assert "".join(texts_of(events)) == "one two three"
+
+
+async def test_a_repeated_request_runs_once_and_an_answer_is_fetched_after_a_restart(url: str) -> None:
+    desk, request_id = Desk(), uuid4()
+    async with run_behind_doors(url, desk) as running:
+        first = running.agent.ask(WEBSITE, {"query": "wait here"}, request_id=request_id)
+        second = running.agent.ask(WEBSITE, {"query": "wait here"}, request_id=request_id)
+        fetched = await running.agent.fetch(WEBSITE, request_id)
+        assert fetched is not None
+        assert await running.agent.find_state(WEBSITE, request_id) == "running"
+        desk.release.set()
+        replies = await asyncio.gather(*map(read_all, (first, second, fetched)))
+        assert [texts_of(events) for events in replies] == [["done: wait here"]] * 3
+        assert len(desk.seen) == 1
+    async with run_behind_doors(url, desk) as running:
+        assert await running.agent.find_state(WEBSITE, request_id) == "answered"
+        again = running.agent.ask(WEBSITE, {"query": "wait here"}, request_id=request_id)
+        assert texts_of(await read_all(again)) == ["done: wait here"]
+        other = running.agent.ask(WEBSITE, {"query": "something else"}, request_id=request_id)
+        [refusal] = await read_all(other)
+        assert (refusal.type, refusal.data["code"]) == ("request.refused", 400)
+    assert len(desk.seen) == 1
+
+
+async def test_a_request_that_runs_at_a_stop_is_interrupted_and_answered_later(url: str) -> None:
+    desk, request_id = Desk(), uuid4()
+    async with run_behind_doors(url, desk) as running:
+        reply = running.agent.ask(WEBSITE, {"query": "wait a bit"}, request_id=request_id)
+        await eventually(lambda: len(desk.seen) == 1)
+    [*_, last] = await read_all(reply)
+    assert last.type == "request.interrupted"
+    assert last.data["request_id"] == str(request_id)
+    desk.release.set()
+    async with run_behind_doors(url, desk) as running:
+        fetched = await running.agent.fetch(WEBSITE, request_id)
+        assert fetched is not None
+        assert texts_of(await read_all(fetched)) == ["done: wait a bit"]
+
+
+async def test_another_caller_gets_nothing_by_an_id_that_it_knows(url: str) -> None:
+    request_id, user = uuid4(), WEBSITE.for_user("ada@example.org")
+    async with run_behind_doors(url, Desk()) as running:
+        await read_all(running.agent.ask(user, {"query": "hello"}, request_id=request_id, thread="t"))
+        for other in (SHOP, WEBSITE, WEBSITE.for_user("ben@example.org"), SHOP.for_user("ada@example.org")):
+            assert await running.agent.fetch(other, request_id) is None
+            assert await running.agent.find_state(other, request_id) is None
+            assert not await running.agent.cancel(other, request_id)
+        assert await running.agent.fetch(user, request_id) is not None
+
+
+async def test_a_cancelled_request_ends_its_replies(url: str) -> None:
+    desk, request_id = Desk(), uuid4()
+    async with run_behind_doors(url, desk) as running:
+        reply = running.agent.ask(WEBSITE, {"query": "wait"}, request_id=request_id)
+        await eventually(lambda: len(desk.seen) == 1)
+        assert await running.agent.cancel(WEBSITE, request_id)
+        assert (await read_all(reply))[-1].type == "request.cancelled"
+        await running.runtime.runner.wait_until_idle()
+        assert await running.agent.find_state(WEBSITE, request_id) == "closed"
+        assert not await running.agent.cancel(WEBSITE, request_id)
+
+
+async def test_a_key_that_is_revoked_is_refused(url: str) -> None:
+    async with run_behind_doors(url, Desk(), {"shop": ""}) as running:
+        [refusal] = await read_all(running.agent.ask(WEBSITE, {"query": "hello"}))
+    assert (refusal.type, refusal.data["code"]) == ("request.refused", 403)
+
+
+async def test_a_question_to_the_caller_is_answered_and_the_request_goes_on(url: str) -> None:
+    request_id = uuid4()
+    async with run_behind_doors(url, Desk()) as running:
+        agent = running.agent
+        waiting = agent.ask(WEBSITE, {"query": "ask me"}, request_id=request_id, thread="t", waits=True)
+        events = await read_all(agent.ask(WEBSITE, {"query": "ask me"}, request_id=request_id, thread="t"))
+        assert events[-1].type == "request.parked"
+        assert "Which colour?" in texts_of(events)[0]
+        assert await agent.find_state(WEBSITE, request_id) == "waiting"
+        later = await agent.fetch(WEBSITE, request_id, waits=True)
+        assert later is not None
+        [question] = await agent.find_questions(WEBSITE, request_id)
+        assert question.choices == ("red", "blue")
+        assert await agent.find_questions(SHOP) == []
+        assert (await agent.answer(SHOP, question, "red")).outcome == "unknown"
+        assert (await agent.answer(WEBSITE, question, "green")).outcome == "unsuitable"
+        assert (await agent.answer(WEBSITE, question, "blue")).outcome == "taken"
+        for reply in (waiting, later):
+            events = await read_all(reply)
+            assert events[-1].type == "request.completed"
+            assert texts_of(events)[-1].endswith("painted blue")
+        assert await agent.find_state(WEBSITE, request_id) == "answered"
+
+
+async def test_a_key_for_a_person_counts_for_them_and_has_none_of_their_data(url: str) -> None:
+    caller = make_caller("ada-laptop", "ada@localhost")
+    desk = Desk()
+    async with run_behind_doors(url, desk, {"ada-laptop": "ada@localhost"}) as running:
+        await read_all(running.agent.ask(caller, {"query": "hello"}))
+        usage = running.runtime.runner.quota_limit.usage_of("ada@localhost")
+        assert usage.messages == 1
+        [conversation] = await running.runtime.runner.repository.list_conversations(caller.address)
+        assert conversation.owner == caller.address
+        assert await running.runtime.runner.repository.list_conversations("ada@localhost") == []
+    assert desk.seen == [(caller.address, "hello")]
