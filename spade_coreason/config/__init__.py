@@ -22,6 +22,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
             "RetentionSettings",
             "ServerSettings",
             "Settings",
+            "WebSettings",
         ],
         "validation": ["find_approver_problem", "find_ca_file_problem"],
     },

@@ -35,6 +35,7 @@ from .settings import (
     RetentionSettings as RetentionSettings,
     ServerSettings as ServerSettings,
     Settings as Settings,
+    WebSettings as WebSettings,
 )
 from .validation import (
     find_approver_problem as find_approver_problem,

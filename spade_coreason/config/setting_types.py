@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import parse_qs, urlsplit
@@ -116,6 +117,28 @@ def _check_api_url(url: str) -> str:
     return url
 
 
+def _check_web_url(url: str) -> str:
+    if not re.fullmatch(r"https?://([\w.-]+|\[[0-9a-fA-F:.]+\])(:\d{1,5})?/?", url):
+        raise ValueError(f'"{url}" is not the address of a server; write it without a path: https://agents.example.org')
+    return url.rstrip("/").lower()
+
+
+def _check_web_origin(origin: str) -> str:
+    if not re.fullmatch(r"[a-z][a-z0-9+.-]*://([\w.-]+|\[[0-9a-fA-F:.]+\])(:\d{1,5})?", origin.lower()):
+        raise ValueError(f'"{origin}" is not the origin of a web site; write it like https://chat.example.org')
+    return origin.lower()
+
+
+def _check_network(text: str) -> str:
+    try:
+        network = ip_network(text)
+    except ValueError as error:
+        raise ValueError(f'"{text}" is no address and no network; write it like 10.0.0.2 or 10.0.0.0/24') from error
+    if not network.prefixlen:
+        raise ValueError(f"{text} means every address, so every client could name any other; name your reverse proxies")
+    return text
+
+
 def _check_quiet_hours(hours: str) -> str:
     if hours != "none":
         QuietHours.parse(hours)
@@ -145,6 +168,9 @@ Nick = Annotated[str, AfterValidator(_check_nick)]
 Tokenizer = Annotated[str, AfterValidator(_check_tokenizer)]
 AgentName = Annotated[str, AfterValidator(_check_agent_name)]
 ImportName = Annotated[str, AfterValidator(_check_import_name)]
+WebUrl = Annotated[str, AfterValidator(_check_web_url)]
+WebOrigin = Annotated[str, AfterValidator(_check_web_origin)]
+NetworkText = Annotated[str, AfterValidator(_check_network)]
 QuietHoursText = Annotated[str, AfterValidator(_check_quiet_hours)]
 Zone = Annotated[str, AfterValidator(check_zone)]
 DatabaseUrl = Annotated[str, AfterValidator(_parse_database_url)]

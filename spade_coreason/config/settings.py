@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -38,6 +39,7 @@ from .setting_types import (
     ImportName,
     Jid,
     Nick,
+    NetworkText,
     NotBool,
     Person,
     ProjectPath,
@@ -45,6 +47,8 @@ from .setting_types import (
     RoomJid,
     Seconds,
     Tokenizer,
+    WebOrigin,
+    WebUrl,
     Zone,
 )
 
@@ -536,6 +540,81 @@ class PeerSettings(Section):
     """
 
 
+class WebTlsSettings(Section):
+    """The certificate with which the HTTP server proves who it is. Then its address begins with `https://`."""
+
+    certificate: ProjectPath
+    """A PEM file with the certificate of the server, and after it those that lead to its authority."""
+    key: ProjectPath
+    """A PEM file with the key of the certificate, without a password."""
+
+    def load(self) -> ssl.SSLContext:
+        """Read the files. Raise ssl.SSLError or another OSError."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.set_alpn_protocols(["http/1.1"])
+        # Without a password, OpenSSL would ask for one in the terminal.
+        context.load_cert_chain(self.certificate, self.key, password="")
+        return context
+
+
+class WebLimits(Section):
+    """The limits of the HTTP server. A client beyond one gets 408, 413, 429, 431 or 503, or its connection is closed."""
+
+    body_bytes: Annotated[int, NotBool, Field(ge=1024)] = 12 * 2**20
+    """The size in bytes of the largest body of a request. The default is enough for a picture of 8 MiB."""
+    header_bytes: Annotated[int, NotBool, Field(ge=1024)] = 32 * 2**10
+    """The size in bytes of the first line and the headers of a request."""
+    header_s: Annotated[Seconds, Field(gt=0)] = 10
+    """Seconds that a client may take to send the headers of a request, and for TLS."""
+    body_s: Annotated[Seconds, Field(gt=0)] = 60
+    """Seconds that a client may take to send a whole request."""
+    unread_s: Annotated[Seconds, Field(gt=0)] = 30
+    """Seconds after which the connection of a client is closed that reads nothing of its answer."""
+    idle_s: Annotated[Seconds, Field(gt=0)] = 75
+    """Seconds after which a connection without a request is closed."""
+    connections: Count = 1000
+    """The number of connections at once. It is lowered if the system permits fewer open files."""
+    connections_per_address: Count = 200
+    """The number of connections of one address at once; behind a proxy, the number of its requests."""
+    requests_per_key: Count = 100
+    """The number of requests with one key that are answered at once, such as open streams."""
+
+
+class WebSettings(Section):
+    """The HTTP server, for agents that list `doors`. It runs if this section is in the configuration: `web: {port: 8080}`."""
+
+    host: str = Field("127.0.0.1", min_length=1)
+    """The address to listen at. Another one than that of this machine needs `tls` or `proxies`. `0.0.0.0` means all IPv4
+    addresses, and `"::"` also those of IPv6.
+    """
+    port: Annotated[int, NotBool, Field(ge=1, le=65535)] = 8080
+    """The port to listen at."""
+    url: WebUrl | None = None
+    """The public address, for links and the cards of agents, such as `https://agents.example.org`. Requests for other hosts are
+    refused. Default: made of `host` and `port`.
+    """
+    tls: WebTlsSettings | None = None
+    """The certificate of the server and its key: `{certificate: cert.pem, key: key.pem}`. Default: no TLS."""
+    proxies: tuple[NetworkText, ...] = ()
+    """The addresses or networks of your reverse proxies, such as `[10.0.0.2, 172.16.0.0/12]`. Only these are believed when they
+    name the address of a client (`X-Forwarded-For`), the scheme and the host. Without `tls`, only these and this machine are
+    served.
+    """
+    cors_origins: tuple[WebOrigin, ...] = ()
+    """The web sites whose pages may send requests from a browser, such as `[https://chat.example.org]`. Default: none."""
+    limits: WebLimits = WebLimits()
+    """The limits of requests and connections."""
+
+    @property
+    def public_url(self) -> str:
+        """The public address, without a slash at its end."""
+        if self.url is not None:
+            return self.url
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{'https' if self.tls else 'http'}://{host}:{self.port}"
+
+
 class RoomSettings(Section):
     """A room (XEP-0045) that an agent joins, and the messages that it answers there."""
 
@@ -665,6 +744,8 @@ class Settings(Section):
     notifications: NotificationSettings = NotificationSettings()
     approvals: ApprovalSettings = ApprovalSettings()
     peers: PeerSettings = PeerSettings()
+    web: WebSettings | None = None
+    """The HTTP server of the doors. Default: none."""
     interceptors: tuple[ImportName, ...] = ()
     """The interceptors of all agents, as `module:attribute`, in their order: classes, functions that make one, or instances."""
     agents: tuple[AgentSettings, ...] = ()

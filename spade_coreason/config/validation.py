@@ -6,6 +6,7 @@ import difflib
 import re
 import ssl
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +15,18 @@ from pydantic_core import ErrorDetails
 
 from ..domain.access import AccessPolicy
 from ..domain.avatar import read_avatar
+from ..domain.environment.installation import install_hint
 from ..domain.environment.loopback import is_loopback
 from ..domain.jid import bare_jid, jid_domain, local_part
 from .environment import KeyPath, format_key
 from .mistakes import MESSAGES
-from .settings import AccessSettings, AgentSettings, QuotaSettings, Settings, find_section, section_keys
+from .settings import AccessSettings, AgentSettings, QuotaSettings, Settings, WebSettings, find_section, section_keys
 
 LOCAL_DOMAIN = "localhost"
 
 _MESSAGES = {**MESSAGES, "missing": "is missing; every agent needs it"}
+_EXTRAS = {"web": ("starlette", "uvicorn"), "a2a": ("a2a",), "mcp": ("mcp",)}
+"""The extras that doors need, and the modules that each brings."""
 SECRET = re.compile(r"\b(password|options|url)\b")
 
 
@@ -145,6 +149,8 @@ def find_problems(settings: Settings, *, logs_in: bool) -> Iterator[tuple[KeyPat
     Accounts are checked only with `logs_in`.
     """
     yield from _find_server_problems(settings)
+    if settings.web is not None:
+        yield from _find_web_problems(settings.web)
     all_access = (settings.access, *(agent.access for agent in settings.agents))
     yield from _find_unknown_groups(settings.quotas, ("quotas",), *all_access)
     first: dict[str, int] = {}
@@ -168,6 +174,7 @@ def find_problems(settings: Settings, *, logs_in: bool) -> Iterator[tuple[KeyPat
         for index, room in enumerate(rooms):
             if room in rooms[:index]:
                 yield (*place, "rooms", index, "jid"), f"{room} is already rooms[{rooms.index(room)}]; name it once"
+        yield from _find_door_problems(settings, agent, place)
         if agent.manifest is not None and not agent.manifest.is_file():
             yield (*place, "manifest"), f"no such file: {agent.manifest}; correct the name, or remove the key"
         if agent.avatar is not None:
@@ -212,6 +219,45 @@ def _find_server_problems(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
     if server.host is not None and not is_loopback(server.host):
         remedy = f"remove the key, or write mode: external if {server.host} is your own server"
         yield ("server", "host"), f"a local server (mode: {server.mode}) runs on this machine only; {remedy}"
+
+
+def _find_web_problems(web: WebSettings) -> Iterator[tuple[KeyPath, str]]:
+    if problem := _find_missing_extra("web"):
+        yield ("web",), problem
+    if not is_loopback(web.host) and web.tls is None and not web.proxies:
+        remedy = "set web.tls, or name your reverse proxy in web.proxies, or write host: 127.0.0.1"
+        yield ("web", "host"), f"{web.host} is reached from the network, where keys must not travel in plain text; {remedy}"
+    if web.host in ("0.0.0.0", "::") and web.url is None:
+        yield ("web", "url"), f"is missing, and host: {web.host} names none; write url: https://agents.example.org"
+    if web.tls is None:
+        return
+    files = {"certificate": web.tls.certificate, "key": web.tls.key}
+    if missing := [name for name, file in files.items() if not file.is_file()]:
+        yield from ((("web", "tls", name), f"no such file: {files[name]}; correct the name") for name in missing)
+    else:
+        try:
+            web.tls.load()
+        except ssl.SSLError:
+            problem = "are no certificate and its key, in PEM and without a password; correct the files"
+            yield ("web", "tls"), f"{web.tls.certificate} and {web.tls.key} {problem}"
+        except OSError as error:
+            yield ("web", "tls"), f"the files cannot be read: {error.strerror}; correct their permissions"
+
+
+def _find_door_problems(settings: Settings, agent: AgentSettings, place: KeyPath) -> Iterator[tuple[KeyPath, str]]:
+    if agent.doors and settings.web is None:
+        yield (*place, "doors"), "needs the HTTP server; add it: web: {port: 8080}"
+    for number, door in enumerate(agent.doors):
+        if door in agent.doors[:number]:
+            yield (*place, "doors", number), f"{door} is already doors[{agent.doors.index(door)}]; name it once"
+        elif problem := _find_missing_extra(door if door in _EXTRAS else "web"):
+            yield (*place, "doors", number), problem
+
+
+def _find_missing_extra(extra: str) -> str | None:
+    if all(map(find_spec, _EXTRAS[extra])):
+        return None
+    return f"needs the extra {extra}; run: {install_hint(extra)}"
 
 
 def _find_account_problems(settings: Settings, agent: AgentSettings, place: KeyPath) -> Iterator[tuple[KeyPath, str]]:
