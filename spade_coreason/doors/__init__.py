@@ -7,5 +7,6 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submod_attrs={
         "doors": ["Doors"],
+        "server": ["DoorRoutes", "WebServer"],
     },
 )

@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 
 from spade_coreason import AgentDefinition, AgentRequest, Response, Session
-from tests.support.doors import make_caller, read_all, run_behind_doors, texts_of
+from tests.support.door_agents import make_caller, read_all, run_behind_doors, texts_of
 from tests.support.wait import eventually
 
 WEBSITE, SHOP = make_caller("website"), make_caller("shop")

@@ -1,0 +1,67 @@
+"""The addresses of clients and the names of the server: who sends a request, and to whom it is addressed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from urllib.parse import urlsplit
+
+LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+_IPV6_PREFIX = 64  # one client has as many addresses below it as it likes
+
+
+def parse_address(text: str) -> IPv4Address | IPv6Address | None:
+    """Return an IP address, an IPv4 address also where it is written as one of IPv6. None for another text."""
+    try:
+        address = ip_address(text.strip().strip("[]").partition("%")[0])
+    except ValueError:
+        return None
+    return getattr(address, "ipv4_mapped", None) or address
+
+
+def group_address(text: str) -> str:
+    """Return the name under which a client is counted: its IPv4 address, or the network of its IPv6 address."""
+    address = parse_address(text)
+    if isinstance(address, IPv6Address):
+        return str(ip_network((address, _IPV6_PREFIX), strict=False))
+    return str(address) if address is not None else text
+
+
+class Proxies:
+    """The reverse proxies that are believed when they name a client."""
+
+    def __init__(self, networks: Iterable[str]) -> None:
+        self._networks = [ip_network(text) for text in networks]
+
+    def __contains__(self, text: object) -> bool:
+        address = parse_address(str(text))
+        return address is not None and any(address in network for network in self._networks)
+
+    def find_client(self, forwarded_for: str) -> str | None:
+        """Return the last address in an `X-Forwarded-For` that is no proxy of ours; None if there is none, or it is no address.
+
+        Each proxy adds the address of its own client at the end, so everything before that may be forged.
+        """
+        for text in reversed(forwarded_for.split(",")):
+            if text.strip() in self:
+                continue
+            address = parse_address(text)
+            return None if address is None else str(address)
+        return None
+
+
+def split_host(host: str, scheme: str) -> tuple[str, int]:
+    """Return the name and the port of a `Host` header. ValueError if it is none."""
+    parts = urlsplit(f"//{host}")
+    if not parts.hostname or parts.path or parts.query or parts.fragment or "@" in parts.netloc:
+        raise ValueError("not a host")
+    name = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    return name.rstrip("."), parts.port or _DEFAULT_PORTS.get(scheme, 0)
+
+
+def origin_of(url: str) -> str:
+    """Return the origin of a URL as a browser writes it: without the port that the scheme has anyway."""
+    parts = urlsplit(url)
+    name, port = split_host(parts.netloc, parts.scheme)
+    return f"{parts.scheme}://{name}" + ("" if port == _DEFAULT_PORTS.get(parts.scheme) else f":{port}")

@@ -1,0 +1,161 @@
+"""The guard in front of all routes: clients behind proxies, hosts, origins, the headers of each answer, and the stop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from email.utils import formatdate
+from http import HTTPStatus
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from ..config import WebSettings
+from ..domain.environment.loopback import is_loopback
+from ..domain.texts.error_chain import describe_error_chain
+from .addresses import LOOPBACK_NAMES, Proxies, group_address, origin_of, parse_address, split_host
+from .errors import HttpRefusal, make_error_response, path_of
+from .limits import HttpLimits, check_request
+
+log = logging.getLogger(__name__)
+
+HEALTH_PATHS = frozenset({"/healthz", "/readyz"})
+_FORWARDING_HEADERS = (b"forwarded", b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-host", b"x-real-ip")
+_SECURITY_HEADERS = {
+    b"cache-control": b"no-store",
+    b"referrer-policy": b"no-referrer",
+    b"x-content-type-options": b"nosniff",
+}
+FAILURE = HttpRefusal(500, "the server failed to do this; its log has the reason")
+_STOP_S = 5.0
+_BUSY_S = 5.0
+_WILDCARDS = ("0.0.0.0", "::")
+
+
+class RequestGuard:
+    """Let only requests to this server reach the application, and only from where they may come."""
+
+    def __init__(self, app: ASGIApp, settings: WebSettings, limits: HttpLimits, proxies: Proxies) -> None:
+        self._app = app
+        self._limits = limits
+        self._proxies = proxies
+        self._has_tls = settings.tls is not None
+        names = {split_host(urlsplit(settings.public_url).netloc, urlsplit(settings.public_url).scheme)[0]}
+        if settings.host not in _WILDCARDS:
+            names.add(f"[{settings.host}]" if ":" in settings.host else settings.host.lower())
+        self._hosts = frozenset(names) | LOOPBACK_NAMES
+        self._origins = frozenset({origin_of(settings.public_url), *settings.cors_origins})
+        self._running = Counter[str]()
+        """The requests of each client behind a proxy."""
+        self.is_stopping = False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        answer = _GuardedAnswer(send)
+        try:
+            await self._pass(scope, receive, answer.send)
+        except HttpRefusal as refusal:
+            await answer.end(refusal, scope, receive)
+        except asyncio.CancelledError:
+            if not self.is_stopping:
+                raise
+        except Exception as error:  # noqa: BLE001 - the server and its other clients go on
+            _log_failure(error)
+            await answer.end(FAILURE, scope, receive)
+
+    async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            raise HttpRefusal(HTTPStatus.NOT_IMPLEMENTED, "only HTTP is served here")
+        check_request(scope, self._limits)
+        peer = scope["client"][0] if scope.get("client") else ""
+        is_proxied = peer in self._proxies
+        if is_proxied:
+            self._read_forwarding(scope)
+        scope["headers"] = [(name, value) for name, value in scope["headers"] if name not in _FORWARDING_HEADERS]
+        path = path_of(scope)
+        if not path.startswith("/") or not path.isprintable():
+            raise HttpRefusal(400, "the path is not one of this server; it begins with a slash, and has no control characters")
+        if path in HEALTH_PATHS:  # a program that watches the server may know it by another name; the answer tells nothing
+            await self._app(scope, receive, send)
+            return
+        if not (self._has_tls or is_proxied or is_loopback(str(parse_address(peer)))):
+            raise HttpRefusal(403, "without TLS only reverse proxies are served; use the public address")
+        if self.is_stopping:
+            headers = {"Connection": "close"}
+            raise HttpRefusal(503, "the server stops; try again in a moment", retry_after_s=_STOP_S, headers=headers)
+        self._check_names(Headers(scope=scope), scope["scheme"])
+        if not is_proxied:
+            await self._app(scope, receive, send)
+            return
+        client = group_address(scope["client"][0])
+        if self._running[client] >= self._limits.connections_per_address:
+            raise HttpRefusal(429, "your address has too many requests in progress; wait for one", retry_after_s=_BUSY_S)
+        self._running[client] += 1
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            self._running[client] -= 1
+            if not self._running[client]:
+                del self._running[client]
+
+    def _read_forwarding(self, scope: Scope) -> None:
+        """Take the client, the scheme and the host from the headers of a proxy."""
+        headers = Headers(scope=scope)
+        forwarded_for = ",".join(headers.getlist("x-forwarded-for"))
+        client = self._proxies.find_client(forwarded_for) if forwarded_for else None
+        if client is not None:
+            scope["client"] = (client, 0)
+        scheme = headers.get("x-forwarded-proto", "").rpartition(",")[2].strip().lower()
+        if scheme in ("http", "https"):
+            scope["scheme"] = scheme
+        host = headers.get("x-forwarded-host", "").rpartition(",")[2].strip()
+        if host:
+            others = [(name, value) for name, value in scope["headers"] if name != b"host"]
+            scope["headers"] = [*others, (b"host", host.encode("latin-1"))]
+
+    def _check_names(self, headers: Headers, scheme: str) -> None:
+        """Refuse a request for another host, and one of the page of another web site."""
+        hosts = headers.getlist("host")
+        try:
+            name = split_host(hosts[0], scheme)[0] if len(hosts) == 1 else ""
+        except ValueError:
+            name = ""
+        if name not in self._hosts:  # the name of an attacker's site may lead here (DNS rebinding)
+            text = "this server has another name; use its public address, and let a proxy pass on the header Host"
+            raise HttpRefusal(HTTPStatus.MISDIRECTED_REQUEST, text)
+        origins = headers.getlist("origin")
+        if origins and (len(origins) > 1 or origins[0].lower() not in self._origins):
+            raise HttpRefusal(403, "pages of this web site may not ask here; the operator can add it to web.cors_origins")
+
+
+class _GuardedAnswer:
+    """The answer to one request, with the headers that every answer has."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._has_begun = False
+
+    async def send(self, message: Message) -> None:
+        """Send a part of it."""
+        if message["type"] == "http.response.start":
+            self._has_begun = True
+            headers = list(message.get("headers", ()))
+            names = {name.lower() for name, _ in headers}
+            added = [(name, value) for name, value in _SECURITY_HEADERS.items() if name not in names]
+            date = [(b"date", formatdate(usegmt=True).encode())] if b"date" not in names else []
+            message = {**message, "headers": [*date, *headers, *added]}
+        await self._send(message)
+
+    async def end(self, refusal: HttpRefusal, scope: Scope, receive: Receive) -> None:
+        """Answer with an error, unless an answer has begun. Then the connection is closed in its middle."""
+        if not self._has_begun:
+            await make_error_response(path_of(scope), refusal)(scope, receive, self.send)
+
+
+def _log_failure(error: Exception) -> None:
+    # The text of the exception is left out: it may quote the request.
+    chain = describe_error_chain(error)
+    frames = "; ".join(f"{frame.function} ({frame.file}:{frame.line})" for frame in chain[-1].frames[-6:])
+    log.error("a request failed with %s: %s", chain[-1].type, frames)
+    log.debug("a request failed", exc_info=error)
