@@ -54,7 +54,7 @@ class DirectoryAgent:
         """Answer with the agents that the sender may talk to, and that fit the query if there is one."""
         query = request.payload.get("query")
         cards = find_cards(self._platform.list_for(session.identity.id))
-        is_program = request.metadata.get("channel") == "program"
+        is_program = request.metadata.get("channel") in ("program", "door")
         if isinstance(query, str):
             await response.markdown(describe_agents(cards, query))
             cards = find_cards(cards, text=query) or cards

@@ -21,7 +21,7 @@ class ReceivedRequest(Protocol):
 
     @property
     def channel(self) -> str:
-        """The kind of the sender: "person", "program", "spade" or "room"; "schedule" for a due time."""
+        """The kind of the sender: "person", "program", "door", "spade" or "room"; "schedule" for a due time."""
         ...
 
     @property
