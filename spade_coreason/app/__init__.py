@@ -11,5 +11,6 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "platform": ["Platform"],
         "stored_host": ["open_stored_host"],
         "supervision": ["Supervision", "find_directory_problems", "lock_data", "start_local_server"],
+        "web_server": ["find_used_doors"],
     },
 )

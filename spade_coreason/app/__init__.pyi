@@ -19,3 +19,6 @@ from .supervision import (
     lock_data as lock_data,
     start_local_server as start_local_server,
 )
+from .web_server import (
+    find_used_doors as find_used_doors,
+)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..concurrency import handle_signals
 from ..config import AgentSettings, RunFile, Settings, write_run_file
@@ -30,7 +30,7 @@ from ..exceptions import (
     StoreError,
 )
 from ..operations.endpoint import serve_operations
-from ..operations.status import AgentStatus, PlatformStatus
+from ..operations.status import AgentStatus, PlatformStatus, WebStatus
 from ..operations.table import OPERATIONS
 from ..runtime import (
     CrashGuard,
@@ -49,11 +49,16 @@ from .channels import CHANNELS, ChannelFactories
 from .loop_watch import BLOCKED_S, take_block, watch_loop
 from .running_host import RunningHost
 from .supervision import Supervision, lock_data, start_local_server
+from .web_server import build_web_server, find_used_doors
+
+if TYPE_CHECKING:
+    from ..doors import WebServer
 
 log = logging.getLogger(__name__)
 
 _MAX_CONCURRENT_STARTS = 8
 _SLOW_BUILD_S = 10.0
+_DATABASE_S = 5.0
 _SLOW_BUILD = "%s: its constructor has not returned for %g s, and all agents wait for it; `isolation: process` limits that"
 
 
@@ -122,6 +127,7 @@ class Platform:
         """The agents, by bare JID, that stay offline while the others serve, and why."""
         self._stack = AsyncExitStack()
         self._accounts = LocalAccounts(settings)
+        self._web: WebServer | None = None
         self._crash_guard: CrashGuard | None = None
         self._checked_upload_domains: set[str] = set()
         self._background_tasks: set[asyncio.Task[None]] = set()
@@ -196,7 +202,14 @@ class Platform:
     async def status(self) -> PlatformStatus:
         """Return the status of the platform and its agents at this moment."""
         agents = [await self._agent_status(jid) for jid in self.jids]
-        return PlatformStatus(os.getpid(), self.server_description, tuple(agents))
+        return PlatformStatus(os.getpid(), self.server_description, tuple(agents), self.web_status)
+
+    @property
+    def web_status(self) -> WebStatus | None:
+        """The status of the HTTP server; None without one."""
+        if self._web is None:
+            return None
+        return WebStatus(self._web.url, find_used_doors(self.settings), self._web.connections)
 
     async def _agent_status(self, jid: str) -> AgentStatus:
         if jid not in self.agents:
@@ -267,8 +280,36 @@ class Platform:
         await self._stack.enter_async_context(serve_operations(settings.data_dir, host, OPERATIONS))
         self._stack.push_async_callback(self._stop_background_tasks)
         self._start_in_background(self._index_passages(self.database))
+        await self._start_web()
         await self._start_agents()
         await self._write_run_file()
+
+    async def _start_web(self) -> None:
+        """Start the HTTP server, if one is configured. It is closed after the agents have ended their answers."""
+        if self.settings.web is None:
+            return
+        web = build_web_server(self.settings.web, lambda secret: None, self._find_web_problem)
+        try:
+            await web.start()
+        except ServerError as error:
+            error.place = self.settings.place("web")
+            raise
+        self._web = web
+        self._stack.push_async_callback(web.close)
+        log.info("doors: %s", self.web_status)
+
+    async def _find_web_problem(self) -> str | None:
+        """Return the kind of problem that keeps an agent behind doors from answering, or None."""
+        jids = [bare_jid(agent.jid) for agent in self.settings.agents if agent.doors]
+        if not all(jid in self.agents and self.agents[jid].is_alive() for jid in jids):
+            return "agents"
+        assert self.database is not None
+        try:
+            async with asyncio.timeout(_DATABASE_S):
+                await self.database.check()
+        except (StoreError, TimeoutError):
+            return "database"
+        return None
 
     async def _open_server(self) -> None:
         server = self.settings.server
@@ -366,6 +407,8 @@ class Platform:
     async def _start_agents(self) -> None:
         slots = asyncio.Semaphore(_MAX_CONCURRENT_STARTS)
         self._stack.push_async_callback(self._stop_agents)
+        if self._web is not None:
+            self._stack.callback(self._web.begin_stop)  # before the agents are stopped; the server is closed after them
         self._starts = [
             asyncio.create_task(self._start_agent(self.settings.place(f"agents[{number}]"), agent, slots))
             for number, agent in enumerate(self.settings.agents)
@@ -508,6 +551,7 @@ class Platform:
             configuration=self.settings.file,
             project=str(self.settings.project),
             database=self.settings.storage.shown_url,
+            web=None if self._web is None else self._web.url,
         )
         path = await write_run_file(self.settings.data_dir, run)
         if self._supervision is None:  # else the next process writes it again, and commands find the server meanwhile

@@ -70,6 +70,7 @@ async def check_settings(settings: Settings) -> list[Finding]:
     configured = Finding("configuration", "good" if settings.agents else "note", _describe_settings(settings))
     findings = [configured, *_check_installation(), *[found async for found in _check_storage(settings)]]
     findings += [*_check_embedder(settings), *[found async for found in _check_agents(settings)]]
+    findings += [found async for found in _check_web(settings)]
     findings += (
         _check_local_server(settings) if settings.server.is_local else [found async for found in _check_accounts(settings)]
     )
@@ -206,6 +207,27 @@ async def _check_agents(settings: Settings) -> AsyncIterator[Finding]:
             _, problems = await built.examine_mcp_servers()
             for problem in problems:
                 yield error_finding(jid, problem) if isinstance(problem, ConfigError) else Finding(jid, "note", str(problem))
+
+
+async def _check_web(settings: Settings) -> AsyncIterator[Finding]:
+    """Check the address of the HTTP server. Its certificate and its packages are checked with the settings."""
+    if settings.web is None:
+        return
+    from ..app import find_used_doors
+    from ..doors import check_address
+
+    if read_run_file(settings.data_dir) is None:  # else the running platform uses it
+        try:
+            await check_address(settings.web)
+        except ServerError as error:
+            error.place = settings.place("web")
+            yield error_finding("doors", error)
+            return
+    doors = ", ".join(find_used_doors(settings))
+    if not doors:
+        yield Finding("doors", "note", f"{settings.web.public_url}: no agent lists doors; add them: doors: [openai]")
+    else:
+        yield Finding("doors", "good", f"{settings.web.public_url} ({doors})")
 
 
 def _check_local_server(settings: Settings) -> Iterator[Finding]:

@@ -34,6 +34,8 @@ class RunFile:
     """The project of the platform, an absolute path."""
     database: str | None = None
     """The address of the database, with its password hidden."""
+    web: str | None = None
+    """The public address of the HTTP server; None without one."""
 
 
 async def write_private_json(path: Path, content: object) -> None:

@@ -6,7 +6,8 @@ import lazy_loader
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submod_attrs={
+        "authentication": ["FindCaller"],
         "doors": ["Doors"],
-        "server": ["DoorRoutes", "WebServer"],
+        "server": ["DoorRoutes", "WebServer", "check_address"],
     },
 )

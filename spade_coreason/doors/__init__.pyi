@@ -1,7 +1,11 @@
+from .authentication import (
+    FindCaller as FindCaller,
+)
 from .doors import (
     Doors as Doors,
 )
 from .server import (
     DoorRoutes as DoorRoutes,
     WebServer as WebServer,
+    check_address as check_address,
 )

@@ -247,6 +247,12 @@ async def _answer_failure(request: Request, error: Exception) -> Response:
     return make_error_response(request.scope["path"], FAILURE)
 
 
+async def check_address(settings: WebSettings) -> None:
+    """Raise ServerError if the server could not listen at its address now."""
+    for listener in await _listen(settings.host, settings.port):
+        listener.close()
+
+
 async def _listen(host: str, port: int) -> list[socket.socket]:
     """Return sockets that listen on all addresses of a host. Raise ServerError."""
     place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -150,12 +150,29 @@ class RunningTurn:
 
 
 @dataclass(frozen=True, slots=True)
+class WebStatus:
+    """The status of the HTTP server."""
+
+    url: str
+    """Its public address."""
+    doors: tuple[str, ...]
+    """The doors that agents are behind."""
+    connections: int = 0
+    """The number of open connections."""
+
+    def __str__(self) -> str:
+        return f"{self.url} ({', '.join(self.doors) or 'no agent lists doors'})"
+
+
+@dataclass(frozen=True, slots=True)
 class PlatformStatus:
-    """The status of a platform: its process id, a description of its server, and its agents."""
+    """The status of a platform: its process id, a description of its server, its agents, and its HTTP server."""
 
     pid: int
     server: str
     agents: tuple[AgentStatus, ...]
+    web: WebStatus | None = None
+    """None without a section `web` in the configuration."""
 
     @property
     def is_healthy(self) -> bool:

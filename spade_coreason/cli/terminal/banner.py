@@ -46,6 +46,8 @@ def print_guest(jid: str, agents: int) -> None:
 def print_platform(platform: Platform) -> None:
     """Print the server and the agents, a line each."""
     print_line(paint("XMPP server", "bold"), f"  {platform.server_description}")
+    if platform.web_status is not None:
+        print_line(paint("Doors", "bold"), f"        {platform.web_status}")
     if platform.agent_descriptions:
         print_agents(platform.agent_descriptions)
     sys.stdout.flush()

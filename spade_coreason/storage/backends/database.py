@@ -271,6 +271,12 @@ class Database(ABC):
         await self._stop_writer()
         await self.dispose()
 
+    async def check(self) -> None:
+        """Raise StoreError if the database cannot be read now, or accepts no writes."""
+        if self.failure is not None:
+            raise self.failure
+        await self.read(read_next_row_id)
+
     def next_id(self) -> int:
         """Return an unused row id. It needs no query.
 

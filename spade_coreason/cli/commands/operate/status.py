@@ -66,6 +66,9 @@ def command(name: str | None, file: Path | None, data: Path | None, as_json: boo
         print_json(status)
         return 0 if found.is_healthy else 1
     print_line(paint("XMPP server", "bold"), f"  {found.server}")
+    if found.web is not None:
+        count = found.web.connections
+        print_line(paint("Doors", "bold"), f"        {found.web}, {count:,} connection{'' if count == 1 else 's'}")
     if found.agents:
         columns = ("agent", "state", "conversations", "in flight", "answers/24h", "p50", "p99", "errors")
         print_table(columns, [_agent_row(agent) for agent in found.agents])

@@ -1,0 +1,26 @@
+"""The HTTP server of a platform, with the routes of the doors that its agents list."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from ..config import Settings, WebSettings
+
+if TYPE_CHECKING:
+    from ..doors import DoorRoutes, FindCaller, WebServer
+
+
+def find_used_doors(settings: Settings) -> tuple[str, ...]:
+    """Return the doors that agents list, each once."""
+    return tuple(dict.fromkeys(door for agent in settings.agents for door in agent.doors))
+
+
+def build_web_server(
+    settings: WebSettings, find_caller: FindCaller, find_problem: Callable[[], Awaitable[str | None]]
+) -> WebServer:
+    """Build the server. Its libraries, of the extra `web`, are imported here and not before."""
+    from ..doors import WebServer
+
+    routes: list[DoorRoutes] = []
+    return WebServer(settings, find_caller, find_problem, routes)
