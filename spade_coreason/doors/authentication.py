@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from .addresses import group_address
 from .caller import Caller
-from .errors import HttpRefusal
+from .errors import HttpError
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ class Authentication:
         caller = self._identify(scope)
         if self._running[caller.name] >= self._requests_per_key:
             text = f"{self._requests_per_key} requests with this key run already; wait for the end of one"
-            raise HttpRefusal(429, text, retry_after_s=_BUSY_S)
+            raise HttpError(429, text, retry_after_s=_BUSY_S)
         self._running[caller.name] += 1
         scope.setdefault("state", {})["caller"] = caller
         try:
@@ -77,7 +77,7 @@ class Authentication:
                 del self._running[caller.name]
 
     def _identify(self, scope: Scope) -> Caller:
-        """Return the caller. Raise HttpRefusal without exactly one valid key."""
+        """Return the caller. Raise HttpError without exactly one valid key."""
         headers = Headers(scope=scope)
         secret = _read_key(headers, scope["query_string"])
         caller = self._find(secret)
@@ -85,7 +85,7 @@ class Authentication:
             address = scope["client"][0] if scope.get("client") else "unknown"
             wait_s = self._wrong_keys.count(address)
             if wait_s is not None:
-                raise HttpRefusal(429, "too many wrong keys from your address; try again later", retry_after_s=wait_s)
+                raise HttpError(429, "too many wrong keys from your address; try again later", retry_after_s=wait_s)
             text = "the key is wrong, has expired or was revoked; ask the operator for another one"
             raise _unauthorized(text, ' error="invalid_token"')
         return caller.for_user(_read_user(headers)) if caller.names_users else caller
@@ -107,23 +107,23 @@ def _read_key(headers: Headers, query: bytes) -> str:
 
 
 def _read_user(headers: Headers) -> str:
-    """Return the user that a front end names. Raise HttpRefusal without exactly one."""
+    """Return the user that a front end names. Raise HttpError without exactly one."""
     values = [value for name in _USER_HEADERS for value in headers.getlist(name)]
     if len(values) != 1:
         given = "several headers name a user" if values else "this key is for a front end, and no header names the user"
-        raise HttpRefusal(400, f"{given}; let the front end send X-Forwarded-User or X-OpenWebUI-User-Id, once")
+        raise HttpError(400, f"{given}; let the front end send X-Forwarded-User or X-OpenWebUI-User-Id, once")
     try:
         user = values[0].encode("latin-1").decode().strip()
     except UnicodeDecodeError as error:
-        raise HttpRefusal(400, "the header with the user is no UTF-8; send an id of letters and digits") from error
+        raise HttpError(400, "the header with the user is no UTF-8; send an id of letters and digits") from error
     if not user or len(user) > _MAX_USER_CHARACTERS:
         text = f"the header with the user must have 1 to {_MAX_USER_CHARACTERS} characters; send an id"
-        raise HttpRefusal(400, text)
+        raise HttpError(400, text)
     return user
 
 
-def _unauthorized(message: str, challenge: str = "") -> HttpRefusal:
-    return HttpRefusal(
+def _unauthorized(message: str, challenge: str = "") -> HttpError:
+    return HttpError(
         401, message, headers={"WWW-Authenticate": f'Bearer realm="spade-coreason"{"," if challenge else ""}{challenge}'}
     )
 

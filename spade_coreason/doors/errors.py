@@ -25,7 +25,7 @@ _TEXTS = {
 """The texts of errors for which Starlette has only the name of the status."""
 
 
-class HttpRefusal(HTTPException):
+class HttpError(HTTPException):
     """A request is refused with a status of HTTP and a sentence with the remedy. It quotes nothing that the client sent.
 
     Doors raise it too. `retry_after_s` is rounded up to whole seconds.

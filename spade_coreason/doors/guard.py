@@ -16,7 +16,7 @@ from ..config import WebSettings
 from ..domain.environment.loopback import is_loopback
 from ..domain.texts.error_chain import describe_error_chain
 from .addresses import LOOPBACK_NAMES, Proxies, group_address, origin_of, parse_address, split_host
-from .errors import HttpRefusal, make_error_response, path_of
+from .errors import HttpError, make_error_response, path_of
 from .limits import HttpLimits, check_request
 
 log = logging.getLogger(__name__)
@@ -28,7 +28,7 @@ _SECURITY_HEADERS = {
     b"referrer-policy": b"no-referrer",
     b"x-content-type-options": b"nosniff",
 }
-FAILURE = HttpRefusal(500, "the server failed to do this; its log has the reason")
+FAILURE = HttpError(500, "the server failed to do this; its log has the reason")
 _STOP_S = 5.0
 _BUSY_S = 5.0
 _WILDCARDS = ("0.0.0.0", "::")
@@ -55,7 +55,7 @@ class RequestGuard:
         answer = _GuardedAnswer(send)
         try:
             await self._pass(scope, receive, answer.send)
-        except HttpRefusal as refusal:
+        except HttpError as refusal:
             await answer.end(refusal, scope, receive)
         except asyncio.CancelledError:
             if not self.is_stopping:
@@ -66,7 +66,7 @@ class RequestGuard:
 
     async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            raise HttpRefusal(HTTPStatus.NOT_IMPLEMENTED, "only HTTP is served here")
+            raise HttpError(HTTPStatus.NOT_IMPLEMENTED, "only HTTP is served here")
         check_request(scope, self._limits)
         peer = scope["client"][0] if scope.get("client") else ""
         is_proxied = peer in self._proxies
@@ -75,22 +75,22 @@ class RequestGuard:
         scope["headers"] = [(name, value) for name, value in scope["headers"] if name not in _FORWARDING_HEADERS]
         path = path_of(scope)
         if not path.startswith("/") or not path.isprintable():
-            raise HttpRefusal(400, "the path is not one of this server; it begins with a slash, and has no control characters")
+            raise HttpError(400, "the path is not one of this server; it begins with a slash, and has no control characters")
         if path in HEALTH_PATHS:  # a program that watches the server may know it by another name; the answer tells nothing
             await self._app(scope, receive, send)
             return
         if not (self._has_tls or is_proxied or is_loopback(str(parse_address(peer)))):
-            raise HttpRefusal(403, "without TLS only reverse proxies are served; use the public address")
+            raise HttpError(403, "without TLS only reverse proxies are served; use the public address")
         if self.is_stopping:
             headers = {"Connection": "close"}
-            raise HttpRefusal(503, "the server stops; try again in a moment", retry_after_s=_STOP_S, headers=headers)
+            raise HttpError(503, "the server stops; try again in a moment", retry_after_s=_STOP_S, headers=headers)
         self._check_names(Headers(scope=scope), scope["scheme"])
         if not is_proxied:
             await self._app(scope, receive, send)
             return
         client = group_address(scope["client"][0])
         if self._running[client] >= self._limits.connections_per_address:
-            raise HttpRefusal(429, "your address has too many requests in progress; wait for one", retry_after_s=_BUSY_S)
+            raise HttpError(429, "your address has too many requests in progress; wait for one", retry_after_s=_BUSY_S)
         self._running[client] += 1
         try:
             await self._app(scope, receive, send)
@@ -123,10 +123,10 @@ class RequestGuard:
             name = ""
         if name not in self._hosts:  # the name of an attacker's site may lead here (DNS rebinding)
             text = "this server has another name; use its public address, and let a proxy pass on the header Host"
-            raise HttpRefusal(HTTPStatus.MISDIRECTED_REQUEST, text)
+            raise HttpError(HTTPStatus.MISDIRECTED_REQUEST, text)
         origins = headers.getlist("origin")
         if origins and (len(origins) > 1 or origins[0].lower() not in self._origins):
-            raise HttpRefusal(403, "pages of this web site may not ask here; the operator can add it to web.cors_origins")
+            raise HttpError(403, "pages of this web site may not ask here; the operator can add it to web.cors_origins")
 
 
 class _GuardedAnswer:
@@ -147,7 +147,7 @@ class _GuardedAnswer:
             message = {**message, "headers": [*date, *headers, *added]}
         await self._send(message)
 
-    async def end(self, refusal: HttpRefusal, scope: Scope, receive: Receive) -> None:
+    async def end(self, refusal: HttpError, scope: Scope, receive: Receive) -> None:
         """Answer with an error, unless an answer has begun. Then the connection is closed in its middle."""
         if not self._has_begun:
             await make_error_response(path_of(scope), refusal)(scope, receive, self.send)

@@ -23,7 +23,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
 from .addresses import Proxies, group_address
-from .errors import HttpRefusal, make_error_body, make_error_response, path_of
+from .errors import HttpError, make_error_body, make_error_response, path_of
 
 _REFUSED_CONNECTIONS = 64
 """The connections above the limit that are told so. Further ones are closed at once."""
@@ -66,14 +66,14 @@ class ConnectionCount:
         """True if a further connection is to be closed at once."""
         return self.total >= self.connections + _REFUSED_CONNECTIONS
 
-    def enter(self, address: str) -> HttpRefusal | None:
+    def enter(self, address: str) -> HttpError | None:
         """Count a connection of an address. Return the answer to it if there are too many."""
         self.total += 1
         self._counts[group_address(address)] += 1
         if self.total > self.connections:
-            return HttpRefusal(503, "the server has too many connections; try again in a moment", retry_after_s=_BUSY_S)
+            return HttpError(503, "the server has too many connections; try again in a moment", retry_after_s=_BUSY_S)
         if address not in self._proxies and self._counts[group_address(address)] > self._per_address:
-            return HttpRefusal(429, "your address has too many connections; close some", retry_after_s=_BUSY_S)
+            return HttpError(429, "your address has too many connections; close some", retry_after_s=_BUSY_S)
         return None
 
     def leave(self, address: str) -> None:
@@ -91,7 +91,7 @@ class LimitedProtocol(H11Protocol):
     """
 
     def __init__(
-        self, config: Config, state: ServerState, limits: HttpLimits, refusal: HttpRefusal | None, on_lost: Callable[[], None]
+        self, config: Config, state: ServerState, limits: HttpLimits, refusal: HttpError | None, on_lost: Callable[[], None]
     ) -> None:
         super().__init__(config, state, {})
         if refusal is not None:
@@ -206,7 +206,7 @@ class LimitedProtocol(H11Protocol):
 class _Refusing:
     """An application that gives every request the same answer, and closes the connection."""
 
-    def __init__(self, refusal: HttpRefusal) -> None:
+    def __init__(self, refusal: HttpError) -> None:
         self._refusal = refusal
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -241,24 +241,24 @@ class LimitedRequests:
 
 
 def check_request(scope: Scope, limits: HttpLimits) -> None:
-    """Raise HttpRefusal for headers that are too large, and for a body that is too large or not as it seems."""
+    """Raise HttpError for headers that are too large, and for a body that is too large or not as it seems."""
     headers = scope["headers"]
     size = sum(len(name) + len(value) + 4 for name, value in headers) + len(scope["raw_path"]) + len(scope["query_string"])
     if size > limits.header_bytes:
-        raise HttpRefusal(_TOO_LARGE, f"the headers have more than {limits.header_bytes:,} bytes; send fewer")
+        raise HttpError(_TOO_LARGE, f"the headers have more than {limits.header_bytes:,} bytes; send fewer")
     names = [name for name, _ in headers]
     # A proxy in front may choose the other one, and see another end of the request (RFC 9112, 6.3).
     if b"transfer-encoding" in names and (b"content-length" in names or scope["http_version"] == "1.0"):
-        raise HttpRefusal(400, "the length of the request is ambiguous; send Content-Length or Transfer-Encoding")
+        raise HttpError(400, "the length of the request is ambiguous; send Content-Length or Transfer-Encoding")
     # Nothing unpacks a body, so that none can be larger than it is.
     if any(name == b"content-encoding" and value.strip().lower() != b"identity" for name, value in headers):
-        raise HttpRefusal(415, "compressed requests are not accepted; send the body as it is")
+        raise HttpError(415, "compressed requests are not accepted; send the body as it is")
     if any(name == b"content-length" and int(value) > limits.body_bytes for name, value in headers):
         raise _too_large(limits)
 
 
-def _too_large(limits: HttpLimits) -> HttpRefusal:
-    return HttpRefusal(413, f"the body has more than {limits.body_bytes:,} bytes, the limit; send less")
+def _too_large(limits: HttpLimits) -> HttpError:
+    return HttpError(413, f"the body has more than {limits.body_bytes:,} bytes, the limit; send less")
 
 
 class _LimitedBody:
@@ -277,17 +277,17 @@ class _LimitedBody:
         self._awaits_consent = b"expect" in headers  # the client sends nothing before it is told to
 
     async def receive(self) -> Message:
-        """Return the next part. Raise HttpRefusal if the body is too large, or comes too slowly."""
+        """Return the next part. Raise HttpError if the body is too large, or comes too slowly."""
         if self._is_complete:
             return await self._receive()
         if self._owner.is_full:
-            raise HttpRefusal(503, "the server receives too much at once; try again in a moment", retry_after_s=_BUSY_S)
+            raise HttpError(503, "the server receives too much at once; try again in a moment", retry_after_s=_BUSY_S)
         try:
             async with asyncio.timeout_at(self._deadline):
                 message = await self._receive()
         except TimeoutError as error:
             text = f"the request was not complete within {self._limits.body_s:g} s; send it faster, or less"
-            raise HttpRefusal(HTTPStatus.REQUEST_TIMEOUT, text) from error
+            raise HttpError(HTTPStatus.REQUEST_TIMEOUT, text) from error
         size = len(message.get("body", b""))
         self._size += size
         self._counted += size

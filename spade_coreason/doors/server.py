@@ -81,7 +81,7 @@ class WebServer:
         self._tls = settings.tls
         self._limits = HttpLimits(**dict(settings.limits))
         proxies = Proxies(settings.proxies)
-        self._health = _Health(find_problem)
+        self._health = _HealthRoutes(find_problem)
         app = _build_app(list(doors), self._health, find_caller, self._limits)
         if settings.cors_origins:
             app = CORSMiddleware(app, settings.cors_origins, allow_methods=_CORS_METHODS, allow_headers=["*"])
@@ -194,7 +194,7 @@ class WebServer:
                 accepted.close()
 
 
-class _Health:
+class _HealthRoutes:
     """The two paths for programs that watch the server."""
 
     def __init__(self, find_problem: FindProblem) -> None:
@@ -223,7 +223,7 @@ class _Health:
             return self._problem
 
 
-def _build_app(doors: Sequence[DoorRoutes], health: _Health, find_caller: FindCaller, limits: HttpLimits) -> ASGIApp:
+def _build_app(doors: Sequence[DoorRoutes], health: _HealthRoutes, find_caller: FindCaller, limits: HttpLimits) -> ASGIApp:
     protected = Router([route for door in doors for route in door.routes], redirect_slashes=False)
     routes = [
         Route("/healthz", health.is_alive),
