@@ -582,7 +582,10 @@ class WebLimits(Section):
 
 
 class WebSettings(Section):
-    """The HTTP server, for agents that list `doors`. It runs if this section is in the configuration: `web: {port: 8080}`."""
+    """The HTTP server, by which agents are reached that list `doors`.
+
+    It runs only if this section is in the configuration: `web: {port: 8080}`.
+    """
 
     host: str = Field("127.0.0.1", min_length=1)
     """The address to listen at. Another one than that of this machine needs `tls` or `proxies`. `0.0.0.0` means all IPv4
@@ -745,7 +748,6 @@ class Settings(Section):
     approvals: ApprovalSettings = ApprovalSettings()
     peers: PeerSettings = PeerSettings()
     web: WebSettings | None = None
-    """The HTTP server of the doors. Default: none."""
     interceptors: tuple[ImportName, ...] = ()
     """The interceptors of all agents, as `module:attribute`, in their order: classes, functions that make one, or instances."""
     agents: tuple[AgentSettings, ...] = ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import time, timedelta
@@ -22,19 +23,23 @@ from spade_coreason.config.settings import (
     NotificationSettings,
     RoomSettings,
     Section,
+    WebSettings,
     find_section,
 )
 from spade_coreason.domain.initiative.notifications import NotificationPolicy, QuietHours
 from spade_coreason.domain.policy import MemoryLimits, Policy
+from spade_coreason.xmpp.servers.process import find_free_ports
 from tests.support.certificates import sign_by_itself
 from tests.support.picture_files import make_picture
 
+WEB_PORT, OTHER_WEB_PORT = find_free_ports(2)
 BASE: dict[str, Any] = {
     "server": {"mode": "external", "domain": "localhost", "host": "127.0.0.1", "port": 1},
     "memory": {"summariser": {"url": "http://127.0.0.1:1/v1", "model": "small"}},
     "knowledge": {"embedder": "openai", "url": "http://127.0.0.1:1/v1", "model": "small"},
     "access": {"groups": {"staff": ["alice@localhost"]}, "operators": ["alice@localhost"]},
     "quotas": {"person": {"groups": {"staff": {"turns": 3}}}},
+    "web": {"port": WEB_PORT},
     "agents": [
         {
             "jid": f"{name}@localhost",
@@ -96,7 +101,13 @@ OTHERS: dict[str, Any] = {
     "approvals.approvers": "staff",
     "peers.topics": "topics@example.org",
     "peers.directories": ["directory@example.org"],
+    "web.host": "localhost",
+    "web.port": OTHER_WEB_PORT,
+    "web.url": "https://agents.example.org",
+    "web.tls": {"certificate": "cert.pem", "key": "key.pem"},
+    "web.cors_origins": ["https://chat.example.org"],
     "interceptors": ["project_code:Limit"],
+    "agents[].doors": ["openai"],
     "agents[].jid": "third@localhost",
     "agents[].agent": "spade_coreason.agents.echo:EchoAgent",
     "agents[].password": "other",
@@ -123,6 +134,7 @@ UNSEEN = {
     "conversation.on_restart": "it is read at a restart: tests/runtime/test_runner_restart.py",
     "memory.tokenizer": "it chooses a function: tests/memory/test_memory_docs.py",
     "limits.grace_s": "it is read when the platform stops: tests/cli/test_reload.py",
+    "web.proxies": "they are believed about clients: tests/doors/test_guard.py",
     "agents[].password_file": "it is in place of the password: tests/config/test_secrets.py",
     "agents[].directory": "it is in place of an agent: tests/app/test_directory.py",
     "agents[].isolation": "it starts a process: tests/app/test_isolation.py",
@@ -137,7 +149,9 @@ def find_keys(section: type[Section] = Settings, path: str = "") -> Iterator[tup
     for attribute, field in section.model_fields.items():
         place, inner = f"{path}{field.alias or attribute}", find_section(field.annotation)
         default = None if field.is_required() else field.get_default(call_default_factory=True)
-        if inner in (AgentSettings, RoomSettings):
+        if inner is WebSettings:
+            yield from find_keys(WebSettings, f"{place}.")
+        elif inner in (AgentSettings, RoomSettings):
             yield from find_keys(inner, f"{place}[].")
         elif isinstance(default, Section):
             yield from find_keys(type(default), f"{place}.")
@@ -213,7 +227,7 @@ async def build_parts(project: Path, values: dict[str, Any]) -> dict[str, str]:
 async def test_each_key_of_the_settings_has_an_effect(tmp_path: Path) -> None:
     (tmp_path / "project_code.py").write_text(CODE)
     (tmp_path / "manifest.yaml").write_text(yaml.safe_dump(AgentDefinition.simple("other").model_dump(mode="json")))
-    sign_by_itself(tmp_path, "authority").certificate.rename(tmp_path / "authority.pem")
+    shutil.copy(sign_by_itself(tmp_path, "authority").certificate, tmp_path / "authority.pem")
     (tmp_path / "avatar.png").write_bytes(make_picture("png"))
     _, parts, again = [await build_parts(tmp_path, BASE) for _ in range(3)]
     varying = {path for path, value in parts.items() if again.get(path) != value}

@@ -18,7 +18,7 @@ import yaml
 from pydantic import BaseModel, SecretStr
 
 from spade_coreason.config import setting_types as types
-from spade_coreason.config.settings import AgentSettings, RoomSettings, Section, Settings, find_section
+from spade_coreason.config.settings import AgentSettings, RoomSettings, Section, Settings, WebSettings, find_section
 
 _COMMENT_WIDTH = 112
 _TYPE_NAMES = {
@@ -32,16 +32,25 @@ _TYPE_NAMES = {
     types.Nick: "text",
     types.Person: "JID",
     types.ProjectPath: "path",
+    types.NetworkText: "address or network",
     types.QuietHoursText: "hours",
     types.RoomJid: "JID of a room",
     types.Tokenizer: "name",
+    types.WebOrigin: "origin",
+    types.WebUrl: "URL",
     types.Zone: "time zone",
     Mapping[str, Any]: "keys with values",
     SecretStr: "text",
     bool: "`true` or `false`",
     str: "text",
 }
-_PLURALS = {"JID or domain": "JIDs and domains", "domain": "domains", "JID": "JIDs"}
+_PLURALS = {
+    "address or network": "addresses and networks",
+    "origin": "origins",
+    "JID or domain": "JIDs and domains",
+    "domain": "domains",
+    "JID": "JIDs",
+}
 _SIGNS = {"ge": "at least", "gt": "more than", "le": "at most"}
 _EXAMPLES = {
     "agents[].jid": "echo@localhost",
@@ -114,6 +123,8 @@ def read_settings(section: type[Section] = Settings, path: str = "", text: str |
         if inner in (AgentSettings, RoomSettings):
             assert issubclass(inner, Section)
             parts.append(read_settings(inner, f"{place}[]", docstring))
+        elif inner is WebSettings:
+            parts.append(read_settings(WebSettings, place, docstring))
         elif inner is not None and issubclass(inner, Section) and default is not None and not isinstance(default, Mapping):
             parts.append(read_settings(inner, place, docstring))
         else:
@@ -254,6 +265,13 @@ def _yaml_group(group: Group, indent: str, described: set[tuple[type[BaseModel],
     for part in group.parts:
         if isinstance(part, Group):
             yield from _comment(part.text, indent)
+            if part.name == "web":  # with the section, the server runs
+                yield f"{indent}#"
+                text = "\n".join(_yaml_group(part, " ", described)).rstrip()
+                yield from (f"{indent}#{line}".rstrip() for line in text.split("\n"))
+                yield f"{indent}web: null"
+                yield ""
+                continue
             if not part.path.endswith("[]"):
                 yield f"{indent}{part.name}:"
                 yield from _yaml_group(part, f"{indent}  ", described)
