@@ -1,0 +1,179 @@
+"""Only requests to this server, from where they may come, reach a route."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from spade_coreason.doors.addresses import Proxies, group_address
+from tests.support.doors import ExampleDoor, ask, connect, request_of, serve, web_settings
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("localhost", 200),
+        ("LOCALHOST:1", 200),
+        ("127.0.0.1:8080", 200),
+        ("[::1]", 200),
+        ("agents.example.org", 200),
+        ("Agents.Example.Org:443", 200),
+        ("agents.example.org.", 200),
+        ("evil.example", 421),
+        ("agents.example.org.evil.example", 421),
+        ("evil.example#agents.example.org", 421),
+        ("evil@agents.example.org", 421),
+        ("agents.example.org/x", 421),
+        ("localhost:x", 421),
+        ("10.0.0.1", 421),
+        ("127.0.0.1.evil.example", 421),
+    ],
+)
+async def test_a_request_for_another_host_is_refused(host: str, status: int) -> None:
+    settings, door = web_settings(url="https://agents.example.org"), ExampleDoor()
+    async with serve(settings, door):
+        reply = await ask(settings, "/whoami", host=host)
+    assert (reply.status, door.calls) == (status, int(status == 200))
+
+
+async def test_a_request_needs_exactly_one_host() -> None:
+    settings, door = web_settings(), ExampleDoor()
+    async with serve(settings, door):
+        for hosts in ("", "Host: localhost\r\nHost: localhost\r\n", "Host: localhost\r\nHost: evil.example\r\n"):
+            async with connect(settings) as client:
+                await client.send(f"GET /whoami HTTP/1.1\r\n{hosts}\r\n".encode())
+                assert (await client.read_reply()).status == 400
+    assert door.calls == 0
+
+
+@pytest.mark.parametrize(
+    ("origin", "status"),
+    [
+        ("https://chat.example.org", 200),
+        ("HTTPS://CHAT.example.org", 200),
+        ("https://agents.example.org", 200),
+        ("http://chat.example.org", 403),
+        ("https://chat.example.org.evil.example", 403),
+        ("https://evil.example", 403),
+        ("http://localhost", 403),
+        ("null", 403),
+    ],
+)
+async def test_a_page_of_another_web_site_is_refused(origin: str, status: int) -> None:
+    door = ExampleDoor()
+    settings = web_settings(url="https://agents.example.org", cors_origins=["https://chat.example.org"])
+    async with serve(settings, door):
+        reply = await ask(settings, "/whoami", f"Origin: {origin}")
+    assert (reply.status, door.calls) == (status, int(status == 200))
+
+
+async def test_a_browser_may_ask_only_from_a_configured_site() -> None:
+    preflight = ["Access-Control-Request-Method: POST", "Access-Control-Request-Headers: authorization"]
+    settings = web_settings(cors_origins=["https://chat.example.org"])
+    async with serve(settings):
+        for origin, status in (("https://chat.example.org", 200), ("https://evil.example", 403)):
+            reply = await ask(settings, "/body", f"Origin: {origin}", *preflight, method="OPTIONS", key=None)
+            assert reply.status == status
+            assert reply.headers.get("access-control-allow-origin") == (origin if status == 200 else None)
+            assert "access-control-allow-credentials" not in reply.headers
+    closed = web_settings()
+    async with serve(closed):
+        reply = await ask(closed, "/body", "Origin: https://chat.example.org", *preflight, method="OPTIONS", key=None)
+    assert (reply.status, "access-control-allow-origin" in reply.headers) == (403, False)
+
+
+FORWARDING = ["X-Forwarded-For: 6.6.6.6, 203.0.113.9", "X-Forwarded-Proto: https", "X-Forwarded-Host: agents.example.org"]
+
+
+async def test_only_a_proxy_that_is_named_is_believed() -> None:
+    url = "https://agents.example.org"
+    trusting, other = web_settings(url=url, proxies=["127.0.0.0/8"]), web_settings(url=url, proxies=["10.0.0.1"])
+    async with serve(trusting), serve(other):
+        found = [json.loads((await ask(settings, "/whoami", *FORWARDING)).body) for settings in (trusting, other)]
+    assert found == [
+        {"caller": "website@callers.invalid", "client": "203.0.113.9", "scheme": "https", "host": "agents.example.org"},
+        {"caller": "website@callers.invalid", "client": "127.0.0.1", "scheme": "http", "host": "localhost"},
+    ]
+
+
+async def test_a_forwarded_host_is_checked_too() -> None:
+    settings, door = web_settings(proxies=["127.0.0.1"]), ExampleDoor()
+    async with serve(settings, door):
+        assert (await ask(settings, "/whoami", "X-Forwarded-Host: evil.example")).status == 421
+        assert (await ask(settings, "/whoami", "X-Forwarded-Host: localhost, evil.example")).status == 421
+    assert door.calls == 0
+
+
+async def test_a_forwarded_client_needs_a_key_and_has_its_own_count_of_wrong_ones() -> None:
+    settings = web_settings(proxies=["127.0.0.1"])
+    async with serve(settings):
+        assert (await ask(settings, "/whoami", "X-Forwarded-For: 127.0.0.1", key=None)).status == 401
+        for address, statuses in (("203.0.113.9", [401] * 30 + [429]), ("203.0.113.10", [401])):
+            header = f"X-Forwarded-For: 203.0.113.9, {address}"  # the first one is forged
+            assert [(await ask(settings, "/whoami", header, key="sc_wrong")).status for _ in statuses] == statuses
+
+
+async def test_a_client_behind_a_proxy_has_a_limited_number_of_requests() -> None:
+    settings, door = web_settings(proxies=["127.0.0.1"], limits={"connections_per_address": 1}), ExampleDoor()
+    async with serve(settings, door), connect(settings) as client:
+        await client.send(request_of("/stream", "X-Forwarded-For: 203.0.113.9"))
+        assert (await client.read_head()).status == 200
+        refused = await ask(settings, "/whoami", "X-Forwarded-For: 203.0.113.9")
+        assert (refused.status, "retry-after" in refused.headers) == (429, True)
+        assert (await ask(settings, "/whoami", "X-Forwarded-For: 203.0.113.10")).status == 200
+
+
+@pytest.mark.parametrize("path", ["http://localhost/whoami", "whoami", "*", "/whoami%0a", "/who%00ami", "/%1b[31m"])
+async def test_a_path_of_another_form_is_refused(path: str) -> None:
+    settings, door = web_settings(), ExampleDoor()
+    async with serve(settings, door):
+        assert (await ask(settings, path)).status == 400
+    assert door.calls == 0
+
+
+async def test_every_answer_has_the_headers_of_the_server_and_no_other_names_it() -> None:
+    settings = web_settings()
+    async with serve(settings):
+        replies = [await ask(settings, path) for path in ("/whoami", "/nothing", "/healthz")]
+        replies.append(await ask(settings, "/whoami", key=None))
+        replies.append(await ask(settings, "/whoami", host="evil.example"))
+        replies.append(await ask(settings, "/body", "Content-Encoding: gzip", method="POST", body=b"x"))
+    for reply in replies:
+        assert (reply.headers["cache-control"], reply.headers["x-content-type-options"]) == ("no-store", "nosniff")
+        assert (reply.headers["referrer-policy"], "date" in reply.headers) == ("no-referrer", True)
+        assert not {"server", "set-cookie", "x-powered-by"} & reply.headers.keys()
+
+
+async def test_no_path_lists_files_or_documents_or_redirects() -> None:
+    settings = web_settings()
+    async with serve(settings):
+        for path in ("/", "/docs", "/openapi.json", "/static/", "/whoami/", "/v1", "/.git/config", "/../../etc/passwd"):
+            reply = await ask(settings, path)
+            assert (reply.status, json.loads(reply.body)["error"]["message"].partition(";")[0]) == (
+                404,
+                "there is nothing at this path",
+            )
+
+
+@pytest.mark.parametrize(
+    ("forwarded_for", "client"),
+    [
+        ("203.0.113.9", "203.0.113.9"),
+        ("6.6.6.6, 203.0.113.9", "203.0.113.9"),
+        ("203.0.113.9, 10.0.0.2", "203.0.113.9"),
+        ("203.0.113.9, ::ffff:10.0.0.2", "203.0.113.9"),
+        ("2001:db8::1", "2001:db8::1"),
+        ("10.0.0.2", None),
+        ("unknown", None),
+        ("203.0.113.9, evil", None),
+        ("", None),
+    ],
+)
+def test_the_client_is_the_last_address_that_is_no_proxy(forwarded_for: str, client: str | None) -> None:
+    assert Proxies(["10.0.0.0/24"]).find_client(forwarded_for) == client
+
+
+def test_a_client_with_many_ipv6_addresses_is_counted_once() -> None:
+    assert group_address("2001:db8::1") == group_address("2001:db8::ffff:2") == "2001:db8::/64"
+    assert group_address("::ffff:192.0.2.1") == group_address("192.0.2.1") == "192.0.2.1"
