@@ -39,6 +39,7 @@ from .commands.context import CommandContext
 from .commands.executor import CommandExecutor
 from .commands.registry import Commands
 from .crash_guard import CrashGuard
+from .event_emitter import EventEmitter
 from .files import Files, UploadFile
 from .initiative.channel import ScheduleChannel
 from .initiative.decorator import every_of
@@ -113,6 +114,8 @@ class AgentParts:
         self.known_people = KnownPeople(repository)
         self.people = People(jid, self.get_notifier)
         self._notifier: Notifier | None = None
+        self.manifest_changed: EventEmitter[[]] = EventEmitter()
+        """Emitted when the agent has another manifest than at its start."""
         self.peers = Peers(jid, self.open_requests, network.requests, peer_options, self.known_people)
         self.topic_store = TopicStore(jid, repository.topics, self.open_requests, network.requests, clock)
         self.knowledge = Knowledge(KnowledgeRepository(repository.database, jid), embedder, clock=clock)
@@ -164,6 +167,9 @@ class AgentParts:
         self.known_people.add_operators(access.operators)
         access_requests = AccessRequests(access, repository, agent.manifest.metadata.name, network.notices, languages)
         self.topic_store.follow_access(access_requests)
+        if isinstance(changed := getattr(agent, "manifest_changed", None), EventEmitter):
+            changed.subscribe(self.manifest_changed.emit)
+            changed.subscribe(lambda: self.peer_options.platform.update(self.jid, agent.manifest))
 
         # What the turns share
         history_windows = HistoryWindows(

@@ -397,6 +397,11 @@ class ForwardedPeers(Peers):
         self._topic_broker = topic_broker
         self._by_capability = CapabilityRequests(self.find, self.stream)
 
+    @property
+    def is_stopping(self) -> bool:
+        """True: this process is not told why a turn is cancelled, and its request may run again."""
+        return True
+
     async def find(
         self,
         *,

@@ -59,7 +59,7 @@ class PlatformDirectory:
         self._salt = secrets.token_hex(16)
         self._version = ""
         self.changed: EventEmitter[[]] = EventEmitter()
-        """Emitted when an agent is added, or when other people may talk to one."""
+        """Emitted when an agent is added, has another manifest, or other people may talk to it."""
 
     def add(
         self,
@@ -74,6 +74,12 @@ class PlatformDirectory:
         access_requests.decided.subscribe(lambda person, is_admitted: self._on_changed())
         access_requests.contacts_changed.subscribe(self._on_changed)
         self._on_changed()
+
+    def update(self, jid: str, manifest: AgentDefinition) -> None:
+        """Replace the card of an agent whose manifest has changed. Agents that are not listed are left out."""
+        if (member := self._members.get(jid)) is not None:
+            self._members[jid] = replace(member, card=build_card(jid, manifest))
+            self._on_changed()
 
     def list_for(self, jid: str) -> list[AgentCard]:
         """Return the cards of the agents to which `jid` may talk, without its own."""

@@ -160,6 +160,11 @@ class Peers:
         self._sender = sender
         self._fan_out = options.fan_out
 
+    @property
+    def is_stopping(self) -> bool:
+        """True while a stop of the platform cancels the running turns, whose requests run again after the next start."""
+        return self._requests.is_stopping()
+
     async def find(
         self,
         *,

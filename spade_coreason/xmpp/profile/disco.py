@@ -32,7 +32,8 @@ class Discovery:
     def __init__(self, client: Any, agent_card: ProfileCard, is_allowed: Callable[[str], bool], adhoc: AdHocCommands) -> None:
         self._adhoc = adhoc
         self._client = client
-        self._agent_card = agent_card
+        self.agent_card = agent_card
+        """The card that is shown."""
         self._is_allowed = is_allowed
         client.register_plugin("xep_0092", {"name": "spade_coreason", "version": __version__, "os": ""})
         client.plugin["xep_0030"].set_node_handler("get_info", handler=self._answer_info)
@@ -40,7 +41,7 @@ class Discovery:
     def build_caps(self) -> Element:
         """Build the element of a presence that stands for identity, features and card (XEP-0115)."""
         # slixmpp's plugin is not used, because it would query every contact for its features.
-        verification = compute_verification(self._agent_card.name, self._announced_features(), self._agent_card.form_fields)
+        verification = compute_verification(self.agent_card.name, self._announced_features(), self.agent_card.form_fields)
         return Element(f"{{{CAPS}}}c", {"hash": "sha-1", "node": CAPS_NODE, "ver": verification})
 
     def _announced_features(self) -> set[str]:
@@ -52,8 +53,8 @@ class Discovery:
             return DiscoInfo(xml=command_info)
         if node and not node.startswith(f"{CAPS_NODE}#"):
             return self._client.plugin["xep_0030"].static.get_info(jid, node, requester, data)
-        form = self._agent_card.form_fields if self._may_see_card(str(requester or "")) else None
-        return DiscoInfo(xml=build_disco_info(self._agent_card.name, self._announced_features(), form))
+        form = self.agent_card.form_fields if self._may_see_card(str(requester or "")) else None
+        return DiscoInfo(xml=build_disco_info(self.agent_card.name, self._announced_features(), form))
 
     def _may_see_card(self, requester: str) -> bool:
         own = self._client.boundjid.bare

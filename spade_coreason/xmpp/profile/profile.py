@@ -44,6 +44,7 @@ class AgentProfile:
         self._runner = runner = runtime.runner
         self._finder = runtime.parts.peers.finder
         access_requests = runtime.gateway.access_requests
+        self._avatar = avatar
         self._agent_card = ProfileCard.from_manifest(runner.agent.manifest, avatar)
         self._tasks: set[asyncio.Task[None]] = set()
         self._starting_timer: asyncio.TimerHandle | None = None
@@ -51,7 +52,7 @@ class AgentProfile:
         self._is_stopping = False
         access = access_requests.access
         self._adhoc = AdHocCommands(connection, runner, may_run_commands, is_silent=access.is_silent)
-        discovery = Discovery(self._client, self._agent_card, access.is_allowed, self._adhoc)
+        discovery = self._discovery = Discovery(self._client, self._agent_card, access.is_allowed, self._adhoc)
         concurrency = runner.policy.concurrency
         options = runtime.parts.peer_options
         directory = options.platform if options.is_directory else None
@@ -69,6 +70,7 @@ class AgentProfile:
         if directory is not None:
             directory.changed.subscribe(self.presence.on_activity)
         self._finder.watched.subscribe(self._watch)
+        runtime.parts.manifest_changed.subscribe(self._on_manifest_changed)
         self._roster: Roster | None = None
         self._access_requests = access_requests
 
@@ -111,6 +113,12 @@ class AgentProfile:
     def announce_new_session(self, prepare: Callable[[], Awaitable[None]], on_announced: Callable[[], None]) -> None:
         """Prepare a new session, about which the server knows nothing, and announce the agent. Then call `on_announced`."""
         self._spawn(self._announce_new_session(prepare, on_announced))
+
+    def _on_manifest_changed(self) -> None:
+        """Show the new manifest of the agent: in its profile, if that is published, and in its presence."""
+        self._agent_card = self._discovery.agent_card = ProfileCard.from_manifest(self._runner.agent.manifest, self._avatar)
+        if self._is_published:
+            self._spawn(self._publish())
 
     def _watch(self, directory: str) -> None:
         """Subscribe to the presence of a directory, which shows changes of its list."""

@@ -1,0 +1,182 @@
+"""The reply to a person or a peer, written from the events of a remote agent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from google.protobuf.json_format import MessageToDict
+
+from spade_coreason import Files, Response
+from spade_coreason.contracts.authoring import Stream
+from spade_coreason.domain.texts.json_text import dump_json
+from spade_coreason.domain.texts.translation import translate
+from spade_coreason.exceptions import UploadError
+
+from .errors import UnusableAnswerError
+from .reading import clean_line, join_texts, make_link, read_data
+
+_MAX_CHARACTERS = 4_000_000
+"""The most characters of the texts of one answer."""
+_MAX_STORED_CHARACTERS = 400_000
+"""The most characters of an answer that is stored as a durable step; a longer one is fetched again."""
+
+
+@dataclass(eq=False)
+class _ShownArtifact:
+    """What of an artifact is in the reply: the pieces of its text, and the number of its other parts."""
+
+    earlier_length: int = 0
+    """The number of characters that earlier rounds of the exchange have written."""
+    pieces: list[str] = field(default_factory=list)
+    part_count: int = 0
+    stream: Stream | None = None
+    first_of_stream: int = 0
+    """The number of the first piece in the open stream."""
+    output: dict[str, Any] = field(default_factory=dict)
+    """The stored output of the open stream."""
+
+    @property
+    def length(self) -> int:
+        """The number of characters that are written."""
+        return self.earlier_length + sum(map(len, self.pieces))
+
+
+@dataclass(eq=False)
+class ReplyWriter:
+    """Writes the texts, data, files and thoughts of a remote agent into a response, each once.
+
+    `files` stores files that come as bytes; without it they are named only.
+    """
+
+    response: Response
+    files: Files | None
+    _shown: dict[str, _ShownArtifact] = field(default_factory=dict)
+    _stored: list[dict[str, Any]] = field(default_factory=list)
+    _last_thought: str = ""
+    _character_count: int = 0
+
+    def skip(self, written: Mapping[str, tuple[int, int]]) -> None:
+        """Leave out what an earlier round has written: by artifact the numbers of characters, and of other parts."""
+        self._shown = {name: _ShownArtifact(length, part_count=count) for name, (length, count) in written.items()}
+
+    @property
+    def written(self) -> dict[str, tuple[int, int]]:
+        """What is written, for `skip`."""
+        return {name: (shown.length, shown.part_count) for name, shown in self._shown.items()}
+
+    @property
+    def outputs(self) -> list[dict[str, Any]] | None:
+        """The texts and data that were written, as JSON; None if they are too long to be stored."""
+        return self._stored if len(dump_json(self._stored)) <= _MAX_STORED_CHARACTERS else None
+
+    async def add_artifact(self, artifact: Any, *, append: bool = False, is_last: bool = False) -> None:
+        """Write an artifact, or if `append` a further piece of it. What of it is written already is left out."""
+        shown = self._shown.setdefault(artifact.artifact_id, _ShownArtifact())
+        text = join_texts(artifact.parts)
+        if not append:
+            length = shown.length
+            if len(text) >= length and text[shown.earlier_length : length] == "".join(shown.pieces):
+                text = text[length:]
+            else:  # the agent has written it anew
+                if shown.stream is not None:
+                    await shown.stream.abort("the remote agent has written this anew")
+                    shown.stream = None
+                shown.earlier_length, shown.pieces = 0, []
+        if text:
+            await self._write(shown, artifact.name, text)
+        others = [part for part in artifact.parts if part.WhichOneof("content") not in ("text", None)]
+        for part in others if append else others[shown.part_count :]:
+            shown.part_count += 1
+            await self._add_part(part, artifact.name)
+        if is_last:
+            await self._end(shown)
+
+    async def add_parts(self, parts: Iterable[Any]) -> None:
+        """Write the parts of a message of the agent: its texts as one, then the others."""
+        listed = list(parts)
+        text = join_texts(listed)
+        if text.strip() and text.strip() not in [str(one.get("text", "")).strip() for one in self._stored]:
+            self._count(text)
+            self._stored.append({"text": text})
+            await self.response.markdown(text)
+        for part in listed:
+            if part.WhichOneof("content") not in ("text", None):
+                await self._add_part(part, "")
+
+    async def add_thought(self, text: str) -> None:
+        """Write a thought, unless it is the one before."""
+        line = clean_line(text, 1000)
+        if line and line != self._last_thought:
+            self._last_thought = line
+            await self.response.thought(line)
+
+    async def close(self) -> None:
+        """End all streams. They are stored from then on."""
+        for shown in self._shown.values():
+            await self._end(shown)
+
+    async def drop(self, reason: str) -> None:
+        """End all streams as incomplete, and forget what was written: another answer follows."""
+        for shown in self._shown.values():
+            if shown.stream is not None:
+                await shown.stream.abort(reason)
+        self._shown.clear()
+
+    async def _write(self, shown: _ShownArtifact, title: str, text: str) -> None:
+        self._count(text)
+        if shown.stream is None:
+            shown.stream = await self.response.create_stream(clean_line(title, 100) or None)
+            shown.first_of_stream, shown.output = len(shown.pieces), {"text": ""}
+            self._stored.append(shown.output)
+        await shown.stream.write(text)
+        shown.pieces.append(text)
+
+    async def _end(self, shown: _ShownArtifact) -> None:
+        if shown.stream is not None:
+            shown.output["text"] = "".join(shown.pieces[shown.first_of_stream :])
+            await shown.stream.close()
+            shown.stream = None
+
+    async def _add_part(self, part: Any, title: str) -> None:
+        kind = part.WhichOneof("content")
+        if kind == "data":
+            data = read_data(MessageToDict(part.data))
+            self._count(dump_json(data))
+            output: dict[str, Any] = {"data": data, "title": clean_line(title, 100) or None}
+        elif kind == "url":
+            output = {"text": make_link(part.url, part.filename or title) or clean_line(part.url)}
+        else:
+            output = {"text": await self._upload(part, title)}
+        self._stored.append(output)
+        await _replay(output, self.response)
+
+    async def _upload(self, part: Any, title: str) -> str:
+        """Store a file on our server, and return its link; a text that names the file if that fails."""
+        name = part.filename or title or "file"
+        try:
+            if self.files is None:
+                raise UploadError(name, "there is no way to a server that keeps files")
+            return await self.files.upload(name, part.raw, part.media_type or None)
+        except UploadError as error:
+            return translate("(The file {name} was not passed on: {problem}.)", name=clean_line(name), problem=error.problem)
+
+    def _count(self, text: str) -> None:
+        self._character_count += len(text)
+        if self._character_count > _MAX_CHARACTERS:
+            limit = f"{_MAX_CHARACTERS:,}"
+            raise UnusableAnswerError(translate("its answer has more than {limit} characters", limit=limit))
+
+
+async def replay(outputs: Iterable[Mapping[str, Any]], response: Response) -> None:
+    """Write stored outputs again, in a further run of the turn."""
+    for output in outputs:
+        await _replay(output, response)
+
+
+async def _replay(output: Mapping[str, Any], response: Response) -> None:
+    if "data" in output:
+        await response.data(output["data"], output["title"])
+    elif output["text"]:
+        await response.markdown(output["text"])
