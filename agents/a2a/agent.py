@@ -113,7 +113,7 @@ class RemoteA2AAgent:
             await exchange.run()
         except RemoteAgentError as error:
             if error.remedy:
-                log.warning("%s; %s", error, error.remedy)
+                log.warning("%s (%s)", error, error.remedy)
             if exchange.is_open:
                 self._cancel_later(exchange.task_id)
             await response.error(str(error), recoverable=error.is_transient)
@@ -153,7 +153,7 @@ class RemoteA2AAgent:
             self._connection = await self._open()
         except RemoteAgentError as error:
             level = logging.DEBUG if self._refresher is not None else logging.WARNING
-            log.log(level, "%s%s. Its card is fetched again later.", error, f" {error.remedy}" if error.remedy else "")
+            log.log(level, "%s%s Its card is fetched again later.", error, f" ({error.remedy})" if error.remedy else "")
 
     async def _keep_fresh(self) -> None:
         while True:

@@ -169,7 +169,7 @@ class AgentParts:
         self.topic_store.follow_access(access_requests)
         if isinstance(changed := getattr(agent, "manifest_changed", None), EventEmitter):
             changed.subscribe(self.manifest_changed.emit)
-            changed.subscribe(lambda: self.peer_options.platform.update(self.jid, agent.manifest))
+        self.manifest_changed.subscribe(lambda: self.peer_options.platform.update(self.jid, agent.manifest))
 
         # What the turns share
         history_windows = HistoryWindows(

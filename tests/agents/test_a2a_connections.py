@@ -1,0 +1,390 @@
+"""The connections to an A2A agent: its card, addresses that are not allowed, proxies, headers, limits and failures."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import logging
+import subprocess
+import sys
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from a2a.types import AgentInterface
+from google.protobuf.json_format import MessageToDict
+from starlette.responses import PlainTextResponse
+
+from agents.a2a import RemoteA2AAgent
+from agents.a2a.options import CARD_PATH
+from spade_coreason import AgentDefinition, AgentTester, ConfigError
+from spade_coreason.exceptions import PeerFailedError
+from spade_coreason.runtime import PeerEvent
+from tests.support.a2a_server import JSONRPC, make_card, run_a2a_server
+from tests.support.proxy_server import ProxyServer
+from tests.support.wait import eventually
+from tests.support.web_server import WebServer, page, redirect
+
+VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
+RPC = "/rpc"
+LOOPBACK = ("127.0.0.0/8",)
+
+
+@pytest.fixture(autouse=True)
+def no_proxy_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.lower(), raising=False)
+
+
+def remote(url: str, **options: Any) -> partial[RemoteA2AAgent]:
+    return partial(RemoteA2AAgent, **{"url": url, "allow_private": LOOPBACK, "poll_s": 0.02, "timeout_s": 2.0, **options})
+
+
+def card_page(url: str, **fields: Any) -> bytes:
+    """Build the page of a card whose agent is at a URL."""
+    card = MessageToDict(make_card(url, [JSONRPC], streaming=False, **fields))
+    return page(json.dumps(card).encode(), "Content-Type: application/json")
+
+
+def interface(url: str, version: str = "1.0", binding: str = JSONRPC) -> dict[str, Any]:
+    return {"supported_interfaces": [AgentInterface(url=url, protocol_binding=binding, protocol_version=version)]}
+
+
+async def problem_of(agent: Any, query: str = "say hello") -> tuple[str, bool]:
+    """Return the error of an agent in place of an answer, and whether another try may succeed."""
+    async with AgentTester(agent) as t:
+        events: list[PeerEvent] = []
+        with pytest.raises(PeerFailedError) as raised:
+            await collect(t, query, events)
+        [error] = [event.data for event in events if event.data.get("block_type") == "ERROR"]
+        assert raised.value.problem == f"reports: {error['user_message']}"
+        text = str(error["user_message"])
+        prefixes = [f"The remote agent {name} cannot answer: " for name in ("Weather desk", "127.0.0.1", "127.0.0.3")]
+        [prefix] = [prefix for prefix in prefixes if text.startswith(prefix)]
+        return text.removeprefix(prefix).removesuffix("."), bool(error["recoverable"])
+
+
+async def collect(t: AgentTester, query: str, events: list[PeerEvent]) -> None:
+    async for event in t.stream(query):
+        events.append(event)
+
+
+def id_of(value: object) -> str | None:
+    return "page" if isinstance(value, bytes) else None
+
+
+# The card
+
+
+@pytest.mark.parametrize(
+    ("card", "problem", "is_recoverable"),
+    [
+        (page(status="404 Not Found"), "its server answers HTTP 404", False),
+        (page(status="401 Unauthorized"), "it refuses access (HTTP 401)", False),
+        (page(status="502 Bad Gateway"), "it is not available now (HTTP 502)", True),
+        (
+            page(b"", "Retry-After: 90", status="503 Service Unavailable"),
+            "it is not available now (HTTP 503); try again in 90 s",
+            True,
+        ),
+        (redirect("http://127.0.0.4/card.json"), "it redirects (HTTP 302), which is not followed", False),
+        (page(b"<html>"), "its answer is not A2A 1.0", False),
+        (page(b"[]"), "its answer is not A2A 1.0", False),
+        (page(b"[" * 100_000), "its answer is not A2A 1.0", False),
+        (page(b"{}"), "it does not offer A2A 1.0 by JSON-RPC or HTTP+JSON, but nothing", False),
+        (page(b'{"skills": 3}'), "its answer is not A2A 1.0", False),
+        (page(b" " * 5_000_000), "its answer has more than 4,194,304 bytes", False),
+        (
+            page(gzip.compress(b"{}"), "Content-Encoding: gzip"),
+            "it compresses its answer, although it was asked not to",
+            False,
+        ),
+        (page(b"half", "Content-Length: 100"), "the connection fails", True),
+        (
+            card_page("http://127.0.0.3:1", **interface("http://127.0.0.3:8000/", "0.3.0")),
+            "it does not offer A2A 1.0 by JSON-RPC or HTTP+JSON, but JSONRPC 0.3.0",
+            False,
+        ),
+        (
+            card_page("http://127.0.0.3:1", **interface("http://127.0.0.3:8000/", binding="GRPC")),
+            "it does not offer A2A 1.0 by JSON-RPC or HTTP+JSON, but GRPC 1.0",
+            False,
+        ),
+    ],
+    ids=id_of,
+)
+async def test_a_card_that_is_no_use_is_an_error_of_one_line(card: bytes, problem: str, is_recoverable: bool) -> None:
+    async with WebServer({CARD_PATH: card}) as web:
+        assert await problem_of(remote(web.url(""))) == (problem, is_recoverable)
+
+
+async def test_the_address_of_the_card_itself_is_used_as_it_is() -> None:
+    async with run_a2a_server() as server, WebServer() as web:
+        web.pages["/cards/weather.json?v=2"] = card_page(server.url)
+        async with AgentTester(remote(web.url("/cards/weather.json?v=2"))) as t:
+            assert await t.say("say hello") == ["hello"]
+
+
+async def test_an_agent_that_is_down_is_asked_again_later(caplog: pytest.LogCaptureFixture) -> None:
+    async with run_a2a_server() as server:
+        port = server.port
+    async with AgentTester(remote(server.url)) as t:
+        assert t.agent.manifest.metadata.name == "127.0.0.1"
+        [warning] = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+        assert warning.startswith("The remote agent 127.0.0.1 cannot answer: it cannot be reached.")
+        assert await t.say("say hello") == ["The remote agent 127.0.0.1 cannot answer: it cannot be reached."]
+        async with run_a2a_server(port=port):
+            assert await t.say("say hello") == ["hello"]
+            [card] = t.runtimes[t.jid].parts.peers.finder.platform.list_for("other@localhost")
+            assert card.name == "Weather desk"
+
+
+async def test_a_manifest_that_is_given_is_not_replaced() -> None:
+    manifest = AgentDefinition.simple("my weather", description="Mine")
+    async with run_a2a_server() as server, AgentTester(remote(server.url), manifest=manifest) as t:
+        assert await t.say("say hello") == ["hello"]
+        assert t.agent.manifest == manifest
+
+
+async def test_texts_of_a_card_are_shortened_and_have_no_hidden_characters() -> None:
+    async with run_a2a_server() as server, WebServer() as web:
+        fields = {"name": "Ev\u202eil\n\x07desk" + "x" * 200, "description": "a\n" * 3000, "version": "one"}
+        web.pages[CARD_PATH] = card_page(server.url, **fields)
+        async with AgentTester(remote(web.url(""))) as t:
+            metadata = t.agent.manifest.metadata
+            assert metadata.name.startswith("Ev\\u202eil \\x07desk") or metadata.name.startswith("Ev\\u202eil")
+            assert (len(metadata.name), metadata.version) == (100, "0.0.0")
+            assert len(t.agent.manifest.capabilities[0].description) == 1000
+
+
+# Addresses
+
+
+async def test_a_private_address_is_refused_by_default() -> None:
+    async with run_a2a_server() as server:
+        problem = "its address is not allowed: 127.0.0.1 is not in the public internet"
+        assert await problem_of(remote(server.url, allow_private=False)) == (problem, False)
+        assert server.requests == []
+
+
+async def test_a_name_of_a_private_address_is_refused_at_the_connection() -> None:
+    async with run_a2a_server() as server:
+        url = f"http://localhost:{server.port}"
+        agent = remote(url, allow_private=["10.0.0.0/8"])
+        async with AgentTester(agent) as t:
+            [text] = await t.say("say hello")
+        assert text.endswith("its address is not allowed: localhost is not in the public internet.")
+        assert server.requests == []
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+async def test_a_card_does_not_lead_to_an_address_that_is_not_allowed(host: str) -> None:
+    async with run_a2a_server() as server, WebServer() as web:
+        web.pages[CARD_PATH] = card_page(f"http://{host}:{server.port}")
+        problem = f"its address is not allowed: {host} is not in the public internet"
+        assert await problem_of(remote(web.url(""), allow_private=["127.0.0.3/32"])) == (problem, False)
+        assert server.requests == []
+
+
+@pytest.mark.parametrize(
+    ("url", "problem"),
+    [
+        ("file:///etc/passwd", "only http and https links are"),
+        ("http://me:word@127.0.0.3:8000/", "it names a user"),
+        ("http://127.0.0.3:22/", "no web server is on port 22"),
+        ("http://2130706433:8000/", "its host is an address in no usual form"),
+    ],
+)
+async def test_a_card_names_web_addresses_only(url: str, problem: str) -> None:
+    async with WebServer({CARD_PATH: card_page("", **interface(url))}) as web:
+        assert await problem_of(remote(web.url(""), allow_private=True)) == (f"its address is not allowed: {problem}", False)
+
+
+async def test_an_answer_that_redirects_is_not_followed() -> None:
+    async with run_a2a_server() as server, WebServer() as web:
+        web.pages = {CARD_PATH: card_page(web.url("")), RPC: redirect(f"{server.url}/rpc", "307 Temporary Redirect")}
+        assert await problem_of(remote(web.url(""))) == ("it redirects (HTTP 307), which is not followed", False)
+        assert server.requests == []
+
+
+# Headers
+
+
+async def test_headers_are_sent_to_the_agent_and_are_never_shown(caplog: pytest.LogCaptureFixture) -> None:
+    for name in ("agents", "spade_coreason", "a2a.client", "httpx", "httpcore"):  # not the server, which logs all headers
+        caplog.set_level(logging.DEBUG, name)
+    async with run_a2a_server() as server:
+        agent = remote(server.url, headers={"Authorization": "Bearer hush-hush"})
+        async with AgentTester(agent) as t:
+            await t.say("stream x")
+            assert "hush-hush" not in repr(vars(t.agent))
+    assert {headers.get("authorization") for _, _, headers in server.requests} == {"Bearer hush-hush"}
+    assert {headers.get("a2a-version") for _, path, headers in server.requests if not path.endswith(".json")} == {"1.0"}
+    assert "hush-hush" not in caplog.text
+
+
+async def test_headers_are_not_sent_to_another_origin_that_the_card_names() -> None:
+    async with run_a2a_server() as server, WebServer() as web:
+        web.pages[CARD_PATH] = card_page(server.url)
+        async with AgentTester(remote(web.url(""), headers={"Authorization": "Bearer hush-hush"})) as t:
+            assert await t.say("say hello") == ["hello"]
+        assert "hush-hush" in web.requests[0]
+        assert [headers.get("authorization") for _, _, headers in server.requests] == [None]
+
+
+async def test_of_two_interfaces_the_one_that_gets_the_headers_is_used() -> None:
+    async with run_a2a_server() as server, run_a2a_server() as other:
+        both = [*make_card(other.url, [JSONRPC]).supported_interfaces, *make_card(server.url, [JSONRPC]).supported_interfaces]
+        card = make_card(server.url, supported_interfaces=both)
+        async with WebServer() as web:
+            web.pages[CARD_PATH] = page(json.dumps(MessageToDict(card)).encode())
+            async with AgentTester(remote(web.url(""))) as t:
+                await t.say("say hello")
+        assert (len(other.requests), len(server.requests)) == (1, 0)
+
+
+# Proxies
+
+
+async def test_an_agent_is_asked_through_the_proxy_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with WebServer() as web:
+        web.pages = {"http://agent.example:8000" + CARD_PATH: card_page("http://agent.example:8000")}
+        web.pages[CARD_PATH] = card_page("http://agent.example:8000")
+        async with run_a2a_server() as server, ProxyServer(server.url) as proxy:
+            monkeypatch.setenv("HTTP_PROXY", f"http://{proxy.address}")
+            async with AgentTester(remote(f"http://agent.example:{server.port}", allow_private=False)) as t:
+                [text] = await t.say("say hello")
+            # The card of the server names 127.0.0.1, which is another host than that of the option.
+            assert text.endswith("its address is not allowed: through a proxy only agent.example is asked.")
+            assert {way for way, _ in proxy.destinations} == {"forward"}
+
+
+async def test_a_proxy_that_cannot_be_used_is_a_mistake_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", "ftp://127.0.0.1:21")
+    with pytest.raises(ConfigError, match="HTTPS_PROXY"):
+        RemoteA2AAgent(url="https://agent.example")
+
+
+# Failures
+
+
+@pytest.mark.parametrize(
+    ("answer", "problem", "is_recoverable"),
+    [
+        (page(b"garbage"), "its answer is not A2A 1.0", False),
+        (page(b"[1]"), "its answer is not A2A 1.0", False),
+        (page(b'{"jsonrpc": "2.0", "id": 1}'), "its answer is not A2A 1.0", False),
+        (page(b'{"jsonrpc": "2.0", "id": 1, "result": {"task": {"status": 5}}}'), "its answer is not A2A 1.0", False),
+        (page(b'{"jsonrpc": "2.0", "id": 1, "result": {}}'), "its answer is not A2A 1.0", False),
+        (
+            page(b'{"jsonrpc": "2.0", "id": 1, "error": {"code": -32602, "message": "no\\u0007 such thing"}}'),
+            "it refuses this: no\\x07 such thing",
+            False,
+        ),
+        (
+            page(b'{"jsonrpc": "2.0", "id": 1, "error": {"code": -32009, "message": "1.0?"}}'),
+            "it does not speak A2A 1.0",
+            False,
+        ),
+        (page(status="500 Internal Server Error"), "it is not available now (HTTP 500)", True),
+        (page(status="403 Forbidden"), "it refuses access (HTTP 403)", False),
+        (page(b"", "Content-Length: 100"), "the connection fails", True),
+        (page(b"x" * 5_000_000), "its answer has more than 4,194,304 bytes", False),
+    ],
+    ids=id_of,
+)
+async def test_an_answer_that_is_no_use_is_an_error_of_one_line(answer: bytes, problem: str, is_recoverable: bool) -> None:
+    async with WebServer() as web:
+        web.pages = {CARD_PATH: card_page(web.url("")), RPC: answer}
+        assert await problem_of(remote(web.url(""))) == (problem, is_recoverable)
+        assert [head.split(" ")[1] for head in web.requests].count(RPC) == 1  # it may have arrived
+
+
+async def test_an_agent_that_says_nothing_is_left_after_its_time() -> None:
+    async def say_nothing(writer: asyncio.StreamWriter) -> None:
+        await asyncio.Event().wait()
+
+    async with WebServer() as web:
+        web.pages = {CARD_PATH: card_page(web.url("")), RPC: say_nothing}
+        assert await problem_of(remote(web.url(""), timeout_s=0.2)) == ("it does not answer in time", True)
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+async def test_a_short_retry_after_is_waited_for(streaming: bool) -> None:
+    async with run_a2a_server(streaming=streaming) as server, AgentTester(remote(server.url)) as t:
+        server.refusals = [
+            PlainTextResponse("busy", 429, {"Retry-After": "0"}),
+            PlainTextResponse("busy", 503, {"Retry-After": "0"}),
+        ]
+        assert await t.say("say hello") == ["hello"]
+        server.refusals = [PlainTextResponse("busy", 429, {"Retry-After": "3600"})]
+        [text] = await t.say("say hello")
+        assert text.endswith("it is not available now (HTTP 429); try again in 60 min.")
+    assert [text for _, text, _ in server.executor.messages] == ["say hello"]
+
+
+async def test_a_failure_while_a_task_is_followed_is_waited_for() -> None:
+    async with run_a2a_server(streaming=False) as server, AgentTester(remote(server.url)) as t:
+        asking = asyncio.create_task(t.ask("slow"))
+        await eventually(lambda: len(server.requests) > 3)
+        server.refusals = [PlainTextResponse("restarting", 502)] * 2
+        await eventually(lambda: not server.refusals)
+        server.executor.released.set()
+        assert (await asking).text == "Begun. Done."
+
+
+async def test_an_endless_stream_is_cut_off() -> None:
+    event = {"statusUpdate": {"taskId": "t", "contextId": "c", "status": {"state": "TASK_STATE_WORKING"}}}
+    line = f"data: {json.dumps({'jsonrpc': '2.0', 'id': 1, 'result': event})}\n\n".encode()
+
+    async def stream(writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n" + line)
+        for _ in range(100):
+            writer.write(b":" + b"x" * 1_000_000)
+            await writer.drain()
+
+    async with WebServer() as web:
+        card = MessageToDict(make_card(web.url(""), [JSONRPC]))
+        web.pages = {CARD_PATH: page(json.dumps(card).encode()), RPC: stream}
+        assert await problem_of(remote(web.url(""))) == ("its answer has more than 4,194,304 bytes", False)
+
+
+# Options
+
+
+@pytest.mark.parametrize(
+    ("options", "place"),
+    [
+        ({"url": "agent.example"}, "options.url"),
+        ({"url": "https://me:word@agent.example"}, "options.url"),
+        ({"url": "https://agent.example", "poll_s": 0}, "options.poll_s"),
+        ({"url": "https://agent.example", "allow_private": ["ten"]}, "options.allow_private"),
+        ({"url": "https://agent.example", "headers": {"Authorization": 3}}, "options.headers"),
+    ],
+)
+def test_a_wrong_option_is_named(options: Mapping[str, Any], place: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        RemoteA2AAgent(**options)
+    assert raised.value.place.startswith(place)
+    assert "word" not in str(raised.value)
+
+
+def test_without_the_package_the_error_says_what_to_install(tmp_path: Path) -> None:
+    program = (
+        "import sys\n"
+        "from importlib.machinery import PathFinder\n"
+        "find = PathFinder.find_spec\n"
+        "PathFinder.find_spec = lambda name, *rest: None if name in ('a2a', 'httpx') else find(name, *rest)\n"
+        "from agents.a2a import RemoteA2AAgent\n"
+        "try:\n    RemoteA2AAgent(url='https://agent.example')\n"
+        "except Exception as error:\n    print(type(error).__name__, error)\n"
+        "print([name for name in ('a2a', 'httpx', 'google.protobuf') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    first, second = done.stdout.splitlines()
+    assert first.startswith("ConfigError options.url: agents elsewhere need the package a2a-sdk: pip install ")
+    assert second == "[]"
