@@ -129,10 +129,11 @@ class Account:
 
         Raise PeerUnavailableError at once if it is known that there is no such agent.
         """
+        from ..domain.callers import refuse_caller
         from ..domain.jid import parse_jid
 
         try:
-            jid = parse_jid(agent if "@" in agent else f"{agent}@{jid_domain(self.jid)}")
+            jid = parse_jid(refuse_caller(agent) if "@" in agent else f"{agent}@{jid_domain(self.jid)}")
         except ValueError as error:
             raise ConfigError("JID", str(error)) from error
         if self.is_complete and jid_domain(jid) == jid_domain(self.jid) and bare_jid(jid) not in self.agents:
@@ -215,10 +216,11 @@ def _local_password(directory: Path, jid: str) -> str | None:
 
 
 def _parse_own_jid(text: str) -> str:
+    from ..domain.callers import refuse_caller
     from ..domain.jid import parse_jid
 
     try:
-        return parse_jid(text)
+        return parse_jid(refuse_caller(text))
     except ValueError as error:
         raise ConfigError("--jid", str(error)) from error
 

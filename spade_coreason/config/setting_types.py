@@ -10,6 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
 
+from ..domain.callers import refuse_caller
 from ..domain.initiative.notifications import QuietHours
 from ..domain.initiative.schedules import check_zone
 from ..domain.jid import bare_jid, parse_domain, parse_jid
@@ -28,19 +29,27 @@ def _reject_bool(value: object) -> object:
     return value
 
 
+def _parse_domain(text: str) -> str:
+    return parse_domain(refuse_caller(text))
+
+
+def _parse_jid(text: str) -> str:
+    return parse_jid(refuse_caller(text))
+
+
 def _parse_address(text: str) -> str:
     if text == "*":
         return text
     if "@" not in text:
-        return parse_domain(text)
-    jid = parse_jid(text)
+        return _parse_domain(text)
+    jid = _parse_jid(text)
     if jid != bare_jid(jid):
         raise ValueError(f'"{text}" names a device; write {bare_jid(jid)}')
     return jid
 
 
 def _parse_person(jid: str) -> str:
-    return _parse_address(parse_jid(jid))
+    return _parse_address(_parse_jid(jid))
 
 
 def _check_tokenizer(name: str) -> str:
@@ -49,10 +58,11 @@ def _check_tokenizer(name: str) -> str:
     raise ValueError(f"must be {', '.join(_TOKENIZERS)}, or a function of your own, as module:function")
 
 
-def _parse_room(jid: str) -> str:
-    if parse_jid(jid) != bare_jid(parse_jid(jid)):
-        raise ValueError(f'"{jid}" names an occupant; write {bare_jid(jid)}, and the nickname as nick')
-    return parse_jid(jid)
+def _parse_room(text: str) -> str:
+    jid = _parse_jid(text)
+    if jid != bare_jid(jid):
+        raise ValueError(f'"{text}" names an occupant; write {bare_jid(text)}, and the nickname as nick')
+    return jid
 
 
 def _check_nick(nick: str) -> str:
@@ -159,8 +169,8 @@ CountOrZero = Annotated[int, NotBool, Field(ge=0)]
 CommandPrefixes = Annotated[tuple[Literal["/", "!"], ...], AfterValidator(_require_slash)]
 Seconds = Annotated[float, NotBool, Field(ge=0, allow_inf_nan=False)]
 ProjectPath = Annotated[Path, AfterValidator(_resolve_in_project)]
-Domain = Annotated[str, AfterValidator(parse_domain)]
-Jid = Annotated[str, AfterValidator(parse_jid)]
+Domain = Annotated[str, AfterValidator(_parse_domain)]
+Jid = Annotated[str, AfterValidator(_parse_jid)]
 Address = Annotated[str, AfterValidator(_parse_address)]
 Person = Annotated[str, AfterValidator(_parse_person)]
 RoomJid = Annotated[str, AfterValidator(_parse_room)]

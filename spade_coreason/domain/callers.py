@@ -17,6 +17,8 @@ CALLERS_DOMAIN = "callers.invalid"
 
 CALLER_REMEDY = "callers of doors get access by a key: spade-coreason keys create"
 
+CALLER_IS_NO_AGENT = "was not asked: this is the address of a caller of a door, which is no agent; name another agent"
+
 HIDDEN_PERSON = "hidden"
 """The root sender of a request of an agent that must not name the person behind its own. It is no JID, so it is nobody's."""
 

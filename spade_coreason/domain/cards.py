@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..contracts import AgentDefinition
+from .callers import refuse_caller
 from .jid import bare_jid, parse_jid
 from .texts.text import extract_keywords, text_coverage
 
@@ -208,7 +209,7 @@ def load_card(dumped: object) -> AgentCard | None:
     if not isinstance(dumped, Mapping) or not isinstance(dumped.get("capabilities"), list):
         return None
     try:
-        jid = bare_jid(parse_jid(dumped["jid"]))
+        jid = bare_jid(parse_jid(refuse_caller(dumped["jid"])))
         capabilities = tuple(map(_load_capability, dumped["capabilities"][:_MAX_CAPABILITIES]))
         name = _read_text(dumped["name"], _MAX_NAME_CHARACTERS)
         card = AgentCard(jid, name, _read_text(dumped["description"]), _read_text(dumped["version"]), capabilities)

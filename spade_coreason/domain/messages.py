@@ -152,6 +152,8 @@ MAX_BATCH_REQUESTS = 64
 
 PARENT_THREAD = "parent_thread"
 ROOT_SENDER = "root_sender"
+HIDES_PERSON = "hides_person"
+"""The metadata of a request that an agent passed on, True if the person behind it is not known."""
 ROOT_METADATA = frozenset({"occupant", PUBLISHER})
 """The metadata that names another person behind a request than its owner."""
 CHAIN = "chain"
@@ -182,6 +184,7 @@ RESERVED_METADATA = frozenset(
         "delayed_since",
         "hops",
         ROOT_SENDER,
+        HIDES_PERSON,
         CHAIN,
         DEADLINE,
         "room",
@@ -212,7 +215,10 @@ class RequestContext(NamedTuple):
     hops: int = 0
     """The number of agents that passed the request on, as the last of them reports it."""
     root_sender: str = ""
-    """The bare JID of the person it goes back to, as the agent that passed it on reports it; "" if no agent did."""
+    """The bare JID of the person it goes back to, as the agent that passed it on reports it; "" if no agent did.
+
+    `HIDDEN_PERSON` if the agent does not name them. The gateway makes `hides_person` of it, and of all that is no JID.
+    """
     chain: tuple[str, ...] = ()
     """The agents that the request has passed through (bare JIDs), the first one first, as the last of them reports it."""
     deadline: float = 0.0
@@ -222,7 +228,7 @@ class RequestContext(NamedTuple):
     wants_thoughts: bool = False
     """True if the sender wants the thoughts of the agent among the events."""
     hides_person: bool = False
-    """True if an agent that is not trusted passed the request on, so that the person behind it is not known."""
+    """True if the person behind it is not known: an agent that is not trusted passed the request on, or one that hides them."""
 
 
 NO_CONTEXT = RequestContext()

@@ -11,6 +11,7 @@ from typing import Any
 from uuid import NAMESPACE_URL, UUID, uuid5
 
 from .access import AccessPolicy
+from .callers import is_caller, refuse_caller
 
 MAX_TOPIC_CHARACTERS = 512
 DEAD_LETTER = "$dead-letter"
@@ -104,14 +105,14 @@ class TopicRules:
         ]
 
     def is_allowed(self, jid: str, pattern: str) -> bool:
-        """Return True if a sender may use all topics that a pattern, or the name of one topic, matches."""
-        return any(covers(own, pattern) and policy.is_allowed(jid) for own, policy in self._policies)
+        """Return True if a sender may use all topics that a pattern, or one topic, matches. A caller of a door never may."""
+        return not is_caller(jid) and any(covers(own, pattern) and policy.is_allowed(jid) for own, policy in self._policies)
 
 
 def _check_list(pattern: str, senders: object) -> list[str]:
     if not isinstance(senders, list | tuple) or not all(isinstance(sender, str) and sender for sender in senders):
         raise ValueError(f'{pattern}: write a list of JIDs, domains or "*", such as ["press@example.org"]')
-    return [sender.lower() for sender in senders]
+    return [refuse_caller(sender.lower()) for sender in senders]
 
 
 def dead_letter_topic(topic: str) -> str:
@@ -151,6 +152,8 @@ def read_item_metadata(description: object) -> dict[str, Any] | None:
     if not isinstance(description, Mapping) or not all(isinstance(description.get(name), str) for name in ITEM_METADATA):
         return None
     metadata: dict[str, Any] = {name: description[name] for name in ITEM_METADATA}
+    if is_caller(metadata[PUBLISHER]):
+        metadata[PUBLISHER] = ""  # a broker could name any caller
     if isinstance(dead_letter := description.get(DEAD_LETTER_METADATA), Mapping):
         metadata[DEAD_LETTER_METADATA] = dict(dead_letter)
     return metadata

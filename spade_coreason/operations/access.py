@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from ..domain.callers import refuse_caller
 from ..domain.jid import bare_jid, parse_jid
 from ..exceptions import ConfigError
 from .definition import OPERATORS, Call, operation
@@ -63,7 +64,7 @@ async def reject_person(call: Call, arguments: OfPerson) -> AccessDecision:
 
 async def _decide(call: Call, arguments: OfPerson, *, is_admitted: bool) -> AccessDecision:
     try:
-        person = bare_jid(parse_jid(arguments.person))
+        person = bare_jid(parse_jid(refuse_caller(arguments.person) if is_admitted else arguments.person))
     except ValueError as error:
         raise ConfigError("person", str(error)) from error
     agent = await select_agent(call.host, arguments.agent)

@@ -14,8 +14,10 @@ from xml.etree.ElementTree import Element
 
 from ..config import read_run_file
 from ..contracts import AgentRequest
+from ..domain.callers import CALLER_IS_NO_AGENT, is_caller
+from ..domain.jid import bare_jid
 from ..domain.messages import RequestContext
-from ..exceptions import ServerError
+from ..exceptions import PeerError, ServerError
 from ..runtime import (
     OpenRequests,
     PeerAnswer,
@@ -155,6 +157,8 @@ class AgentClient:
         connection = self._connection
         if connection is None:
             raise RuntimeError("the client is not connected; use it in `async with`")
+        if is_caller(jid):
+            raise PeerError(bare_jid(jid), CALLER_IS_NO_AGENT)
         agent_request = to_request(request)
         transport = XmppTransport(self.jid, connection.send, self._stanza_bytes)
         context = RequestContext(accepts_batches=True, wants_thoughts=thoughts)

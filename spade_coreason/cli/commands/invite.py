@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ...config import read_run_file
+from ...domain.callers import refuse_caller
 from ...domain.environment.loopback import is_loopback
 from ...domain.jid import bare_jid, jid_domain, local_part, parse_jid
 from ...domain.texts.xmpp_uri import format_contact_uri
@@ -98,7 +99,7 @@ def _resolve_agent(agent: str, known: Sequence[str]) -> str:
     """
     if "@" in agent:
         try:
-            jid = bare_jid(parse_jid(agent))
+            jid = bare_jid(parse_jid(refuse_caller(agent)))
         except ValueError as error:
             raise ConfigError("AGENT", str(error)) from error
         if jid in known or jid_domain(jid) not in map(jid_domain, known):

@@ -20,6 +20,7 @@ from pydantic_core import from_json, to_json
 from ...concurrency import RateLimiter
 from ...contracts import AnyBlock, DataBlock, MarkdownBlock, Notification, NotificationState, UserErrorBlock
 from ...domain.access import AccessPolicy
+from ...domain.callers import is_caller
 from ...domain.channel_kinds import DEFAULT_CHANNEL, PERSON, ROOM
 from ...domain.initiative.notifications import (
     NotificationDecision,
@@ -366,7 +367,7 @@ class Notifier:
 
     def _decide(self, person: str, preferences: Preferences, now: datetime, count_today: int | None) -> NotificationDecision:
         decision = decide_notification(
-            is_allowed=self._channel.is_room(person) or self._access.is_allowed(person),
+            is_allowed=self._channel.is_room(person) or (self._access.is_allowed(person) and not is_caller(person)),
             is_on=preferences.notifications is not False,
             count_today=count_today,
             policy=self._policy,

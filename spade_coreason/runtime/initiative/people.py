@@ -9,6 +9,7 @@ from uuid import UUID, uuid4, uuid5
 from pydantic import TypeAdapter, ValidationError
 
 from ...contracts import AgentRequest, AnyBlock, MarkdownBlock, Notification
+from ...domain.callers import is_caller
 from ...domain.identifiers import NOTIFICATION_NAMESPACE
 from ...domain.jid import bare_jid, parse_jid
 from ...domain.messages import EVERY, MAX_ID_CHARACTERS, ROOT_SENDER
@@ -16,6 +17,7 @@ from ...domain.topics import PUBLISHER
 from ..peers.peers import CURRENT_REQUEST
 from ..turns.steps import CURRENT_JOURNAL, run_step
 
+NAME_A_PERSON = "name a person, with their JID"
 MAX_CONTENT_BYTES = 2**18
 """The largest content of a notification, as JSON in UTF-8."""
 _BLOCKS: TypeAdapter[list[AnyBlock]] = TypeAdapter(list[AnyBlock])
@@ -97,7 +99,7 @@ def find_root(request: AgentRequest | None, agent: str) -> str:
 def check_address(to: str) -> str:
     """Return the bare JID of a person or a room. ValueError, which names the mistake, for anything else."""
     try:
-        address = parse_jid(to)
+        address = parse_jid(_check_is_no_caller(to))
     except (ValueError, AttributeError) as error:
         raise ValueError(f"people.notify: {error}") from error
     if "/" in address:
@@ -105,6 +107,12 @@ def check_address(to: str) -> str:
             f"people.notify writes to a person or a room, not to one device: {to!r}; leave out the part from the / on"
         )
     return address
+
+
+def _check_is_no_caller(to: str) -> str:
+    if is_caller(to):
+        raise ValueError(f"{to!r} is a caller of a door, which fetches replies and gets nothing else; {NAME_A_PERSON}")
+    return to
 
 
 def check_thread(thread: object) -> str | None:

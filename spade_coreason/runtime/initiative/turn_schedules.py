@@ -11,10 +11,14 @@ from typing import Any
 
 from ...contracts import Missed, Schedule
 from ...contracts.authoring import Payload
+from ...domain.callers import is_caller
 from ...domain.initiative.schedules import CronTimes
 from ...domain.messages import InboundRequest
 from ..turns.step_journal import StepJournal
 from .scheduler import LATER, REMINDER, Scheduler
+
+
+_ANSWER_NOW = "answer it now, or write to a person: people.notify(jid, …)"
 
 
 class TurnSchedules:
@@ -57,7 +61,10 @@ class TurnSchedules:
     async def _create(
         self, kind: str, payload: Payload, args: Sequence[Any], due_at: datetime, times: CronTimes | None, missed: Missed
     ) -> str:
-        step = await self._journal.open_step("session.later" if kind == LATER else "session.remind", args, "retry")
+        name = "session.later" if kind == LATER else "session.remind"
+        if is_caller(self._incoming.owner):
+            raise ValueError(f"{name}: a caller of a door fetches replies, and nothing is sent to it later; {_ANSWER_NOW}")
+        step = await self._journal.open_step(name, args, "retry")
         if not step.is_finished:
             new = self._scheduler.make(step.key, kind, self._incoming, payload, due_at, times, missed)
             await self._scheduler.add(new, self._journal.close_step_with(step))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 from ...domain.access import AccessPolicy
+from ...domain.callers import is_caller
 from ...domain.texts.translation import translate, use_language
 from ...storage import ACCESS_SCOPE, AgentRepository, StoredAgent
 from ..channels import NoticeSender, OutboundMessage
@@ -106,7 +107,7 @@ class AccessRequests:
 
         Return True if they are asked now or were asked and have not decided.
         """
-        if not self.access.asks_operators or "@" not in person or person in self._rejected:
+        if not self.access.asks_operators or "@" not in person or person in self._rejected or is_caller(person):
             return False
         if person in self._pending:
             return True

@@ -23,6 +23,7 @@ from uuid import UUID, uuid4
 from ...concurrency import RateLimiter
 from ...contracts import ErrorCode
 from ...domain.access import NO_ACCESS
+from ...domain.callers import refuse_caller
 from ...domain.channel_kinds import DEFAULT_CHANNEL
 from ...domain.jid import bare_jid, parse_jid
 from ...domain.messages import (
@@ -181,7 +182,8 @@ class InboundGateway:
         if context.hops or context.root_sender:
             is_trusted = incoming.sender in self._trusted_agents
             root_sender = _parse_person(context.root_sender) if is_trusted and context.root_sender else ""
-            known_context = context._replace(root_sender=root_sender, hides_person=not is_trusted)
+            is_hidden = not is_trusted or (bool(context.root_sender) and not root_sender)
+            known_context = context._replace(root_sender=root_sender, hides_person=is_hidden)
             if known_context != context:
                 incoming = replace(incoming, context=known_context)
         flood_limit = self._intake.flood_limit
@@ -276,8 +278,11 @@ def _join(commits: Sequence[Commit[bool] | None]) -> Commit[bool] | None:
 
 @lru_cache(maxsize=4096)
 def _parse_person(jid: str) -> str:
-    """Return the bare JID of a person whom another agent names; "" if it is none, which a database might not even store."""
+    """Return the bare JID of a person whom another agent names; "" if it is none, which a database might not even store.
+
+    A caller of a door is none: an agent could name any caller of another platform, or of this one.
+    """
     try:
-        return bare_jid(parse_jid(jid))
+        return bare_jid(parse_jid(refuse_caller(jid)))
     except ValueError:
         return ""

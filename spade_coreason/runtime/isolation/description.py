@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 from ...contracts import AgentDefinition
 from ...domain.forms.fields import Field
 from ...domain.initiative.schedules import CronTimes
-from ...domain.messages import CHAIN, DEADLINE, ROOT_SENDER
+from ...domain.messages import CHAIN, DEADLINE, HIDES_PERSON, ROOT_SENDER
 from ..commands.decorator import commands_of
 from ..commands.model import Audience
 from ..initiative.decorator import EveryMark, every_of
@@ -36,7 +36,7 @@ REQUEST_FIELDS = (
 )
 """The fields of a request, in the order in which they cross."""
 
-ORIGIN_METADATA = ("sender", ROOT_SENDER, "hops", CHAIN, DEADLINE)
+ORIGIN_METADATA = ("sender", ROOT_SENDER, HIDES_PERSON, "hops", CHAIN, DEADLINE)
 """The metadata of a request that its agent passes on with requests of its own."""
 
 

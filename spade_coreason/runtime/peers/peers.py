@@ -18,6 +18,7 @@ from pydantic_core import to_json
 
 from ...contracts import AgentRequest
 from ...domain.access import TrustedAgents
+from ...domain.callers import CALLER_IS_NO_AGENT, HIDDEN_PERSON, is_caller
 from ...domain.cards import AgentCard, Capability
 from ...domain.identifiers import derive_thread, digest_request
 from ...domain.jid import bare_jid
@@ -25,6 +26,7 @@ from ...domain.messages import (
     CHAIN,
     COMMAND_METADATA,
     DEADLINE,
+    HIDES_PERSON,
     ROOT_SENDER,
     RequestContext,
 )
@@ -419,6 +421,8 @@ class Peers:
         if peer == self._own_jid:
             problem = "was not asked: this is the agent's own address, and an agent cannot ask itself; name another agent"
             raise PeerError(bare_jid(jid), problem)
+        if is_caller(peer):
+            raise PeerError(bare_jid(jid), CALLER_IS_NO_AGENT)
         current = CURRENT_REQUEST.get()
         metadata = {} if current is None else current.metadata
         chain = (*metadata.get(CHAIN, ()), self._own_jid)
@@ -436,8 +440,12 @@ class Peers:
         if timeout is not None and deadline <= now:
             raise PeerTimeoutError(bare_jid(jid), max(0.0, timeout), has_started=False)
         root_sender = ""
-        if current is not None and jid in self._trusted_agents:
+        if current is not None:
             root_sender = metadata.get(ROOT_SENDER) or bare_jid(metadata.get("sender", ""))
+            if metadata.get(HIDES_PERSON) or is_caller(root_sender):
+                root_sender = HIDDEN_PERSON  # else the peer would take this agent for the person
+            elif jid not in self._trusted_agents:
+                root_sender = ""
         context = RequestContext(metadata.get("hops", 0) + 1, root_sender, chain, deadline, True, thoughts)
         thread = derive_thread(request.session_id, f"{peer} {request.request_id}" if separate else peer)
         reads_batches = self._requests.reads_batches(jid)

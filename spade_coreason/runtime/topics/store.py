@@ -10,6 +10,7 @@ from uuid import UUID
 from ...contracts import AgentRequest
 from ...contracts.base import format_rfc3339
 from ...domain.access import AccessPolicy
+from ...domain.callers import refuse_caller
 from ...domain.identifiers import derive_thread
 from ...domain.jid import bare_jid
 from ...domain.messages import RequestContext
@@ -119,9 +120,9 @@ class TopicStore:
         """Store an item with its deliveries in one transaction, and return its id.
 
         `publisher` is a bare JID. The id derives from it and from `request_id`: an item that is published again is stored once.
-        ValueError for a wrong topic, and for an item that is too long to be delivered, or its dead letter.
+        ValueError for a wrong topic, a publisher who is a caller of a door, and for an item that is too long to be delivered, or its dead letter.
         """
-        item_id = derive_item_id(publisher, request_id)
+        item_id = derive_item_id(refuse_caller(publisher), request_id)
         item = TopicItem(item_id, check_topic(topic), publisher, self._clock(), dict(payload), hops)
         self._check_length(item)
         publication = await self._repository.publish(item, self._find_refusal)
@@ -130,8 +131,11 @@ class TopicStore:
         return item_id
 
     async def subscribe(self, subscriber: str, patterns: Collection[str]) -> None:
-        """Store all patterns of a subscriber (a bare JID). Others are removed. ValueError for a wrong pattern."""
-        await self._repository.subscribe(subscriber, [check_pattern(pattern) for pattern in patterns])
+        """Store all patterns of a subscriber (a bare JID). Others are removed.
+
+        ValueError for a wrong pattern, and for a caller of a door, whom nothing can be delivered to.
+        """
+        await self._repository.subscribe(refuse_caller(subscriber), [check_pattern(pattern) for pattern in patterns])
 
     def note_presence(self, subscriber: str) -> None:
         """Deliver at once to a subscriber (a bare JID) that was unreachable, because it has just sent something."""

@@ -22,6 +22,7 @@ from ...domain.messages import (
     DEADLINE,
     NO_CONTEXT,
     ROOT_METADATA,
+    HIDES_PERSON,
     ROOT_SENDER,
     Completed,
     Failed,
@@ -440,6 +441,8 @@ def _make_request(
             metadata["hops"] = context.hops
         if context.root_sender:
             metadata[ROOT_SENDER] = context.root_sender
+        if context.hides_person:
+            metadata[HIDES_PERSON] = True
         if context.chain:
             metadata[CHAIN] = list(context.chain)
         if context.deadline:

@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from pydantic_core import to_json
 
 from ...contracts import ClientCapabilities
+from ...domain.callers import HIDDEN_PERSON
 from ...domain.channel_kinds import PROGRAM
 from ...domain.jid import bare_jid
 from ...domain.messages import (
@@ -209,7 +210,8 @@ class RequestMessage(OutboundMessage):
         context: RequestContext = NO_CONTEXT,
         reads_batches: bool = False,
     ) -> None:
-        self.recipient, self.is_last, self.is_acknowledged, self.on_acknowledged = to, False, False, None
+        self.recipient, self.is_last, self.is_acknowledged = to, False, False
+        self.on_acknowledged = self.on_refused = None
         self._text = _json_text(request_json)
         self._source, self._thread, self._stanza_id = source, thread, stanza_id
         self._context, self._reads_batches = context, reads_batches
@@ -405,12 +407,15 @@ def _context_attributes(context: RequestContext) -> dict[str, Any]:
 
 
 def _read_context(event: Mapping[str, Any], sent_at: float) -> RequestContext:
-    """Read the extension attributes of a request, whose time runs from `sent_at`. One of a wrong type counts as missing."""
+    """Read the extension attributes of a request, whose time runs from `sent_at`. One of a wrong type counts as missing.
+
+    A root sender that is no text hides the person, as one that is no JID does.
+    """
     hops, root_sender, chain, remaining_ms = (event.get(name) for name in ("hops", "rootsender", "chain", "remainingms"))
-    has_root = isinstance(root_sender, str) and len(root_sender) <= _MAX_JID_CHARACTERS
+    is_text = isinstance(root_sender, str) and len(root_sender) <= _MAX_JID_CHARACTERS
     return RequestContext(
         hops if isinstance(hops, int) and 0 < hops < _MAX_NUMBER else 0,
-        bare_jid(root_sender).lower() if has_root else "",
+        bare_jid(root_sender).lower() if is_text else "" if root_sender is None else HIDDEN_PERSON,
         tuple(jid.lower() for jid in chain.split()[-_MAX_CHAIN:]) if isinstance(chain, str) else (),
         sent_at + remaining_ms / 1000 if isinstance(remaining_ms, int) and 0 <= remaining_ms < _MAX_NUMBER else 0.0,
         event.get("batch") is True,
