@@ -1,7 +1,7 @@
 """The addresses of callers: those who ask agents by a door, with a key.
 
-They are in a domain that no server can have (RFC 2606, 2), so that nothing that is sent can reach it, and nothing that comes from
-a server may be from it. It is refused wherever a person, an agent, a room or a domain is named.
+They are in a domain that no server can have (RFC 2606, 2), so that nothing that is sent can reach it, and nothing that comes
+from a server may be from it. It is refused wherever a person, an agent, a room or a domain is named.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ _IGNORED_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Zs", "Zl", "Zp"})
 def is_caller_domain(domain: str) -> bool:
     """Return True if a domain is that of callers, or below it, in any spelling that some software may take for it.
 
-    That is: other case, width and dots, characters that IDNA drops (RFC 3454, B.1), labels of the form `xn--…`, dots at the ends.
+    That is: other case, width and dots, characters that IDNA drops (RFC 3454, B.1), labels of the form `xn--…`, dots at both
+    ends.
     """
     name = _fold(domain).rpartition("@")[2].partition("/")[0]
     name = _fold(".".join(_decode_label(label) for label in name.split("."))).strip(".")

@@ -254,7 +254,10 @@ class Archive:
             self._received = deque(entry for entry in self._received if entry[0] not in read_ids)
         pending = []
         for archived in page:
-            if is_addressed_to(self._own_jid, archived.message):
+            sender = archived.message.get("from", "")
+            if is_addressed_to(self._own_jid, archived.message) and not self._connection.client.caller_filter.drops_from(
+                sender
+            ):
                 self.received_count += 1
                 if (stored := await self._receive(archived.message)) is not None:
                     pending.append(stored)

@@ -17,7 +17,6 @@ from ...domain.messages import InboundRequest
 from ..turns.step_journal import StepJournal
 from .scheduler import LATER, REMINDER, Scheduler
 
-
 _ANSWER_NOW = "answer it now, or write to a person: people.notify(jid, …)"
 
 

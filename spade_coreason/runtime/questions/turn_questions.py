@@ -141,7 +141,9 @@ class TurnQuestions:
             person = self._find_person(to)
             is_shown_here, code = self._is_shown_here(person), derive_code(UUID(step.key))
             if is_caller(person) and not is_shown_here:
-                raise ValueError(f"{person} is a caller of a door, who can only be asked in their own reply; pass to=JID of a person")
+                raise ValueError(
+                    f"{person} is a caller of a door, who can only be asked in their own reply; pass to=JID of a person"
+                )
             asked = AskedQuestion(step, QUESTION, (person,), question, tuple(choices), schema, code, timeout, is_shown_here)
             if not step.is_finished:
                 await _check_schema(schema)

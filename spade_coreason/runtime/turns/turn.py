@@ -20,9 +20,9 @@ from ...contracts import AgentRequest, ErrorCode, UserErrorBlock
 from ...domain.messages import (
     CHAIN,
     DEADLINE,
+    HIDES_PERSON,
     NO_CONTEXT,
     ROOT_METADATA,
-    HIDES_PERSON,
     ROOT_SENDER,
     Completed,
     Failed,

@@ -66,7 +66,7 @@ class Connection:
         timings: ConnectionTimings = DEFAULT_TIMINGS,
     ) -> None:
         self.client = XMPPClient(login, endpoint, timings, self._reject)
-        self.rejected: Counter[str] = Counter()
+        self.rejected: Counter[str] = self.client.dropped
         """The number of dropped stanzas, by reason."""
         self.jid = name or login.jid
         """The name in errors and log lines."""

@@ -64,6 +64,7 @@ class SendQueue:
 
         Return True if earlier stanzas to the first recipient wait, because the server is slow to acknowledge.
         """
+        stanzas = self._client.caller_filter.refuse_to_callers(stanzas)
         self._queued += stanzas
         if stanzas and stanzas[0].recipient != self._last_recipient:
             self._last_recipient, self._recipient_changed_at = stanzas[0].recipient, self._loop.time()

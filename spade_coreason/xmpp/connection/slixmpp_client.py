@@ -13,7 +13,7 @@ import hashlib
 import logging
 import math
 import ssl
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from typing import Any
 from xml.etree.ElementTree import Element
@@ -22,10 +22,12 @@ from slixmpp import JID, ClientXMPP
 from slixmpp.exceptions import IqError, IqTimeout
 from slixmpp.util.sasl.client import sasl_mech
 from slixmpp.util.sasl.mechanisms import SCRAM
+from slixmpp.xmlstream import StanzaBase
 
-from ...domain.jid import jid_domain
+from ...domain.jid import bare_jid, jid_domain
 from ...runtime import OutboundMessage
 from ..timings import ConnectionTimings
+from .caller_filter import CallerFilter
 from .dialer import Dialed
 from .endpoint import ServerEndpoint
 from .errors import quote
@@ -127,6 +129,9 @@ class XMPPClient(ClientXMPP):  # type: ignore[misc]  # slixmpp comes without typ
         self._features_tasks: set[asyncio.Task[Any]] = set()
         """The tasks of slixmpp that go from feature to feature of the current stream."""
         self._reject = reject
+        self.dropped: Counter[str] = Counter()
+        """The number of dropped stanzas, by reason."""
+        self.caller_filter = CallerFilter(bare_jid(login.jid), self.dropped)
         self._unhandled: deque[Element] = deque()
         """The stanzas that were read, and wait to be handled in the order in which they came."""
         self.register_plugin("xep_0199")  # answers pings; its own keepalive would open a connection beside ours
@@ -214,6 +219,8 @@ class XMPPClient(ClientXMPP):  # type: ignore[misc]  # slixmpp comes without typ
 
     def send(self, data: Any, use_filters: bool = True) -> None:
         """Send a stanza. slixmpp calls this for ours too, when it resumes a stream that lost them."""
+        if isinstance(data, StanzaBase) and self.caller_filter.drops_to(data.xml.get("to", "")):
+            return
         super().send(data.content if isinstance(data, OutboundMessage) else data, use_filters)
 
     def incoming_filter(self, xml: Element) -> Element:
@@ -252,7 +259,9 @@ class XMPPClient(ClientXMPP):  # type: ignore[misc]  # slixmpp comes without typ
                 return
             count = self.stream_management.config["handled"]
             try:
-                if stanza is reader.discarded:
+                if stanza.tag in _STANZAS and self.caller_filter.drops_from(stanza.get("from", "")):
+                    self.stream_management.count_received(None)  # an answer would go to nobody too
+                elif stanza is reader.discarded:
                     if stanza.tag in _STANZAS:
                         self._reject(stanza, TOO_LONG, count)
                 elif stanza.tag in _STANZAS and (excess := find_excess(stanza)) and not self._is_from_own_server(stanza):

@@ -11,6 +11,7 @@ from xml.etree.ElementTree import Element
 from slixmpp.exceptions import IqError, IqTimeout, XMPPError
 
 from ...domain.access import AccessPolicy
+from ...domain.callers import is_caller
 from ...domain.jid import bare_jid, local_part
 from ...domain.messages import Bounce, InboundRequest, Reaction, Retraction
 from ...domain.rooms import RoomConfig
@@ -473,12 +474,14 @@ class Rooms:
 
     def _is_allowed(self, room: Room, nick: str) -> bool:
         jid = room.jid_of(nick)
+        if jid is not None and self._connection.client.caller_filter.drops_from(jid):
+            return False
         return jid is None or (jid != self._agent_jid and self._access.is_allowed(jid))
 
     def _accept_invitation(self, jid: str, password: str | None) -> None:
         room = self.by_jid.get(jid)
         if room is None:
-            if "@" not in jid or not self._access.is_room_allowed(jid):
+            if "@" not in jid or is_caller(jid) or not self._access.is_room_allowed(jid):
                 log.info("%s: ignored an invitation to %s, which access.rooms does not allow", self._agent_jid, jid)
                 return
             if sum(room.config.is_invited for room in self.by_jid.values()) >= self.max_invited_rooms:

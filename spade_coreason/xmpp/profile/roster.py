@@ -11,6 +11,7 @@ from xml.etree.ElementTree import Element
 from slixmpp import Presence
 from slixmpp.exceptions import XMPPError
 
+from ...domain.callers import is_caller
 from ...domain.jid import bare_jid
 from ...domain.texts.translation import use_language
 from ...exceptions import StoreError
@@ -126,7 +127,7 @@ class Roster:
         if iq["type"] == "set" and iq["from"].bare not in ("", self._client.boundjid.bare):
             return
         roster = iq["roster"]
-        kinds = {bare_jid(str(jid)): item["subscription"] for jid, item in roster["items"].items()}
+        kinds = {bare_jid(str(jid)): item["subscription"] for jid, item in roster["items"].items() if not is_caller(str(jid))}
         # An empty reply without a version says that the roster is as before (XEP-0237); slixmpp has added the element.
         is_unchanged = not kinds and roster["ver"] is None and "rosterver" in self._client.features
         removed = {jid for jid, kind in kinds.items() if kind == "remove"}
