@@ -22,7 +22,7 @@ CALLER_IS_NO_AGENT = "was not asked: this is the address of a caller of a door, 
 HIDDEN_PERSON = "hidden"
 """The root sender of a request of an agent that must not name the person behind its own. It is no JID, so it is nobody's."""
 
-_IDEOGRAPHIC_DOTS = str.maketrans("。．｡", "...")  # RFC 3490, 3.1
+_IDEOGRAPHIC_DOTS = str.maketrans("\u3002\uff0e\uff61", "...")  # RFC 3490, 3.1
 _IGNORED_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Zs", "Zl", "Zp"})
 
 

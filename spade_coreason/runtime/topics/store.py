@@ -120,8 +120,8 @@ class TopicStore:
         """Store an item with its deliveries in one transaction, and return its id.
 
         `publisher` is a bare JID. The id derives from it and from `request_id`: an item that is published again is stored once.
-        ValueError for a wrong topic, a publisher who is a caller of a door, and for an item that is too long to be delivered, or
-        its dead letter.
+        ValueError for a wrong topic, for a publisher who is a caller of a door, and for an item that is too long to be
+        delivered, or its dead letter.
         """
         item_id = derive_item_id(refuse_caller(publisher), request_id)
         item = TopicItem(item_id, check_topic(topic), publisher, self._clock(), dict(payload), hops)
