@@ -50,7 +50,9 @@ def place_configurations(address: str) -> dict[str, dict[str, Any]]:
     }
 
 
-@pytest.mark.parametrize("address", ["callers.invalid", "shop.CALLERS.invalid.", "xn--callers-.invalid", "call\xaders。invalid"])
+@pytest.mark.parametrize(
+    "address", ["callers.invalid", "shop.CALLERS.invalid.", "xn--callers-.invalid", "call\xaders。invalid"]
+)
 @pytest.mark.parametrize("place", place_configurations(""))
 def test_the_domain_of_callers_is_refused_with_the_remedy(project: Path, place: str, address: str) -> None:
     with pytest.raises(ConfigError) as caught:

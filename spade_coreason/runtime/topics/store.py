@@ -136,7 +136,9 @@ class TopicStore:
 
         ValueError for a wrong pattern, and for a caller of a door, whom nothing can be delivered to.
         """
-        await self._repository.subscribe(refuse_caller(subscriber), [check_pattern(pattern) for pattern in patterns])
+        if patterns:
+            refuse_caller(subscriber)
+        await self._repository.subscribe(subscriber, [check_pattern(pattern) for pattern in patterns])
 
     def note_presence(self, subscriber: str) -> None:
         """Deliver at once to a subscriber (a bare JID) that was unreachable, because it has just sent something."""
