@@ -65,7 +65,8 @@ async def test_requests_that_wait_are_not_in_memory_and_wake_nothing(tmp_path: P
         await measure_open(url)  # what the first run imports and compiles
         opened[parked] = await measure_open(url)
         assert opened[parked].wake_ups == 0
-    assert opened[10_000].bytes_held < opened[100].bytes_held * 1.03
+    # A number in a set would take more for each of them.
+    assert opened[10_000].bytes_held - opened[100].bytes_held < 16 * 10_000
     assert opened[10_000].statements == opened[100].statements == opened[0].statements
     assert opened[10_000].read_instructions < opened[100].read_instructions * 1.1
 
