@@ -12,10 +12,12 @@ from ..config import AgentSettings, Settings
 from ..contracts import Agent, Interceptor
 from ..domain.environment.https_trust import HttpsTrust
 from ..domain.jid import bare_jid, jid_domain
+from ..doors import KeyRing
 from ..exceptions import StoreError
 from ..memory import AgentInteractionMemory
 from ..operations.host import OperationHost
 from ..runtime import (
+    AccessRequests,
     AgentNetwork,
     AgentParts,
     AgentRuntime,
@@ -61,6 +63,7 @@ class AgentBuilder:
         settings: Settings,
         database: Database,
         crash_guard: CrashGuard,
+        key_ring: KeyRing,
         *,
         on_conversation_end: tuple[OnConversationEnd, ...],
         interceptors: Sequence[InterceptorSource],
@@ -69,6 +72,8 @@ class AgentBuilder:
         self.settings = settings
         self._database = database
         self._crash_guard = crash_guard
+        self.key_ring = key_ring
+        """The keys with which callers reach the agents by doors."""
         self._on_conversation_end = on_conversation_end
         self._interceptors = interceptors
         self._channels = channels
@@ -154,7 +159,7 @@ class AgentBuilder:
         )
         agent = self._load_agent(place, settings, parts)
         memory = self.settings.memory_of(settings)
-        return parts.build_runtime(
+        runtime = parts.build_runtime(
             agent,
             build_access_policy(self.settings, settings),
             build_policy(self.settings, settings, agent.manifest.config.memory, has_forgery=endpoint.has_forgery),
@@ -164,6 +169,15 @@ class AgentBuilder:
             interceptors=self._build_interceptors(place, settings),
             crash_guard=self._crash_guard,
         )
+        self._admit_callers(jid, runtime.gateway.access_requests)
+        return runtime
+
+    def _admit_callers(self, jid: str, access_requests: AccessRequests) -> None:
+        """Let callers with live keys reach an agent. A rejection of a person ends the keys that stand for them."""
+        key_ring = self.key_ring
+        access_requests.access.callers = key_ring.callers_of(jid)
+        access_requests.decided.subscribe(lambda person, is_admitted: None if is_admitted else key_ring.withdraw(jid, person))
+        key_ring.on_lost[jid] = access_requests.access_lost.emit
 
     def _load_agent(self, place: str, settings: AgentSettings, parts: AgentParts) -> Agent:
         spec, project, options = settings.agent, self.settings.project, settings.options

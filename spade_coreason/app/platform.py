@@ -18,7 +18,7 @@ from ..config import AgentSettings, RunFile, Settings, write_run_file
 from ..contracts.base import utc_now
 from ..domain.channel_kinds import DOOR_CHANNEL
 from ..domain.jid import bare_jid, jid_domain
-from ..doors import Doors
+from ..doors import Doors, KeyRing
 from ..exceptions import (
     ConfigError,
     ConnectError,
@@ -256,10 +256,13 @@ class Platform:
             remedy = "correct the permissions of the directory above, or name another directory"
             problem = f"{settings.storage.memory_dir}: cannot be created: {error.strerror}; {remedy}"
             raise ConfigError(settings.place("storage.memory_dir"), problem) from error
+        key_ring = KeyRing(self.database)
+        await key_ring.load()
         self._builder = AgentBuilder(
             settings,
             self.database,
             self._crash_guard,
+            key_ring,
             on_conversation_end=self._on_conversation_end,
             interceptors=self._interceptors,
             channels=self._channels,
@@ -288,7 +291,7 @@ class Platform:
         """Start the HTTP server, if one is configured. It is closed after the agents have ended their answers."""
         if self.settings.web is None:
             return
-        web = build_web_server(self.settings.web, lambda secret: None, self._find_web_problem)
+        web = build_web_server(self.settings.web, self._builder.key_ring.find, self._find_web_problem)
         try:
             await web.start()
         except ServerError as error:

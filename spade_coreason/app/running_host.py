@@ -9,7 +9,7 @@ from ..domain.quotas import Quotas
 from ..memory import AgentInteractionMemory, Knowledge
 from ..operations.host import OperationHost, RunningAgent
 from ..operations.status import PlatformStatus
-from ..storage import AgentRepository, Database, list_stored_agents
+from ..storage import AgentRepository, Database, StoredKey, list_stored_agents
 from .agent_builder import AgentBuilder
 
 if TYPE_CHECKING:
@@ -64,6 +64,10 @@ class RunningHost:
     def quotas(self, agent: str) -> Quotas:
         """Return the quotas of an agent: of its settings, or the common ones if it is not configured."""
         return self._builder.settings.quotas_of_jid(agent)
+
+    def take_key(self, key: StoredKey) -> None:
+        """Take a key as it is stored now, so that the doors accept it, or accept it no more, at once."""
+        self._builder.key_ring.take(key)
 
     def running_agent(self, agent: str) -> RunningAgent | None:
         """Return what runs of an agent; None if it is not one of this platform, or could not be made."""

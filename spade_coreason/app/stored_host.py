@@ -15,6 +15,7 @@ from ..operations.status import PlatformStatus
 from ..storage import (
     AgentRepository,
     Database,
+    StoredKey,
     find_database_file,
     list_stored_agents,
     lock_database,
@@ -63,6 +64,9 @@ class StoredHost:
     def quotas(self, agent: str) -> Quotas:
         """Return the quotas of an agent: of its settings, or the common ones if it is not configured."""
         return self._settings.quotas_of_jid(agent)
+
+    def take_key(self, key: StoredKey) -> None:
+        """Do nothing: nothing runs."""
 
     def running_agent(self, agent: str) -> None:
         """Return None: nothing runs."""

@@ -31,6 +31,7 @@ COMMANDS = {
     "resume": "Resume a paused agent: it answers what was stored.",
     "quotas": "Show what was used of an agent's quotas today.",
     "access": "List, admit or reject people beyond the configured rules.",
+    "keys": "Create, list, rotate or revoke the keys with which programs ask agents over HTTP.",
     "log": "Show or set the level of the running platform's log.",
     "drain": "Let the running answers finish, and stop the platform.",
     "agents": "List the agents of the running platform with their capabilities.",

@@ -44,6 +44,9 @@ _APPROVALS_QUERY = (
 )
 
 
+_KEYS_QUERY = "SELECT name FROM api_keys WHERE revoked_at IS NULL AND substr(name, 1, ?) = ? ORDER BY name LIMIT ?"
+
+
 def read_local_accounts(data_dir: Path) -> list[str]:
     """List all agents that a platform with a local server ever had on this data directory (`run`, `demo`)."""
     try:
@@ -87,6 +90,11 @@ def complete_schedules(ctx: click.Context, _parameter: click.Parameter, incomple
 def complete_approvals(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
     """Complete ids of open approvals, the newest first. Return [] if the configuration or the server has a fault."""
     return _complete(ctx, incomplete, _APPROVALS_QUERY, _find_approvals_on_server)
+
+
+def complete_keys(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Complete the names of keys that are not revoked. Return [] if the configuration or the server has a fault."""
+    return _complete(ctx, incomplete, _KEYS_QUERY, _find_keys_on_server)
 
 
 def _complete(
@@ -156,6 +164,17 @@ async def _find_approvals_on_server(settings: Settings, incomplete: str) -> list
 
     found = await _find_on_server(settings, lambda agent: agent.questions.load_all(kind="approval", state=QuestionState.OPEN))
     return [one.question_id for one in found if one.question_id.startswith(incomplete)][:MAX_COMPLETIONS]
+
+
+async def _find_keys_on_server(settings: Settings, incomplete: str) -> list[str]:
+    from ..storage import KeyRepository, open_database
+
+    database = await open_database(settings.storage.url, is_read_only=True)
+    try:
+        found = await KeyRepository(database).load_all()
+    finally:
+        await database.close()
+    return [key.name for key in found if key.revoked_at is None and key.name.startswith(incomplete)][:MAX_COMPLETIONS]
 
 
 async def _find_on_server(settings: Settings, find: Callable[[AgentRepository], Awaitable[list[Found]]]) -> list[Found]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from .callers import is_caller, key_of
+from .callers import CALLERS_DOMAIN, is_caller, key_of
 from .jid import bare_jid, jid_domain
 from .texts.translation import N_
 
@@ -31,6 +31,8 @@ class AccessPolicy:
     - the `operators` (bare JIDs),
     - with `roster`, everyone in the roster of the agent's account,
     - everyone whom an operator approves; with `ask`, operators are asked about people.
+
+    None of these covers the callers of doors: only a key admits them (`callers`).
 
     `rooms` are the rooms, domains or "*" that may invite the agent; by default none. With `is_silent`, all others get no
     answer at all.
@@ -61,7 +63,7 @@ class AccessPolicy:
         self.contacts: set[str] = set()
         """The people in the roster, as the server reports it (bare JIDs), without those that the agent itself has added."""
         self.callers: Mapping[str, str] = {}
-        """The callers of doors whose keys are live, each with the bare JID for whom the key stands; "" without one."""
+        """The live keys for this agent: the address of each, and the bare JID for whom it stands, "" for itself."""
         self.is_known = not roster
         """True once the roster was received, or without `roster`. Until then more people may be allowed than it seems."""
 
@@ -69,8 +71,7 @@ class AccessPolicy:
         """Return True if a sender with this JID may talk to the agent."""
         person = bare_jid(jid)
         if is_caller(person):
-            account = self.callers.get(key_of(person))
-            return account is not None and (not account or self.is_allowed(account))
+            return self._is_caller_allowed(person)
         return (
             "*" in self._allow
             or person in self._allow
@@ -79,6 +80,11 @@ class AccessPolicy:
             or person in self.approved
             or (self.has_roster and person in self.contacts)
         )
+
+    def _is_caller_allowed(self, person: str) -> bool:
+        # `is_caller` is true for other spellings of the domain too, so that no other rule covers them. No key has them.
+        account = self.callers.get(key_of(person)) if jid_domain(person) == CALLERS_DOMAIN else None
+        return account == "" or (account is not None and not is_caller(account) and self.is_allowed(account))
 
     @property
     def admitted(self) -> frozenset[str]:

@@ -8,6 +8,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     submod_attrs={
         "authentication": ["FindCaller"],
         "doors": ["Doors"],
+        "keys": ["KeyRing"],
         "server": ["DoorRoutes", "WebServer", "check_address"],
     },
 )

@@ -4,6 +4,9 @@ from .authentication import (
 from .doors import (
     Doors as Doors,
 )
+from .keys import (
+    KeyRing as KeyRing,
+)
 from .server import (
     DoorRoutes as DoorRoutes,
     WebServer as WebServer,

@@ -19,7 +19,9 @@ from ..storage import (
     FoundRequest,
     InboxRecord,
     Incident,
+    KeyRepository,
     StoredConversation,
+    StoredKey,
     StoredNotification,
     StoredQuestion,
     StoredSchedule,
@@ -65,6 +67,7 @@ async def export_person(
     - `questions`: those that the person was asked, and those of their requests: open ones, and those of the last seven days.
       One has its answer if the person gave it, or asked for it. `parked_requests`: the requests that wait for an answer; their
       durable steps are in `requests`.
+    - `keys`: the keys that stand for the person at this agent, without their secrets. They are not deleted with the data.
     - `requests`: the messages of the last seven days that are not finished, or that ended the process. Those whose turn was
       interrupted have its durable `steps`.
     - `finished_requests`: the number of the other messages of the last seven days. Their text is in the turns.
@@ -100,6 +103,11 @@ async def export_person(
         "parked_requests": [
             {"parked_at": format_rfc3339(from_micros(one.parked_at)), "request": _parse_json(one.request)}
             for one in await repository.questions.load_parked_of(owner)
+        ],
+        "keys": [
+            _export_key(key)
+            for key in await KeyRepository(repository.database).load_of(owner)
+            if repository.agent in (*key.agent_jids, *key.withdrawn_jids)
         ],
         "requests": telling,
         "finished_requests": len(requests) - len(telling),
@@ -205,6 +213,17 @@ def _export_notification(notification: StoredNotification, person: str) -> dict[
         "changed_at": format_rfc3339(public.changed_at),
         "content": _parse_json(notification.content),
     }
+
+
+def _export_key(key: StoredKey) -> dict[str, Any]:
+    times = {
+        "created_at": key.created_at,
+        "expires_at": key.expires_at,
+        "revoked_at": key.revoked_at,
+        "last_used_at": key.last_used_at,
+    }
+    named = {name: None if micros is None else format_rfc3339(from_micros(micros)) for name, micros in times.items()}
+    return {"name": key.name, "agents": key.agent_jids, "created_by": key.created_by, **named}
 
 
 def _export_question(question: StoredQuestion, person: str) -> dict[str, Any]:

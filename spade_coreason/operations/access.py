@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from ..domain.callers import refuse_caller
-from ..domain.jid import bare_jid, parse_jid
+from ..domain.callers import is_caller, key_of, refuse_caller
+from ..domain.jid import bare_jid, local_part, parse_jid
 from ..exceptions import ConfigError
+from ..storage import KeyRepository
 from .definition import OPERATORS, Call, operation
 from .host import select_agent, stored_agents
 from .memory import OfAgents
@@ -58,7 +59,10 @@ async def admit_person(call: Call, arguments: OfPerson) -> AccessDecision:
 
 @operation("access.reject", OPERATORS, is_change=True)
 async def reject_person(call: Call, arguments: OfPerson) -> AccessDecision:
-    """Withdraw the access of a person to an agent. Their turns end, and what waits is not answered."""
+    """Withdraw the access of a person to an agent. Their turns end, and what waits is not answered.
+
+    Keys that stand for them are revoked at this agent for good. The address of a key means the key itself.
+    """
     return await _decide(call, arguments, is_admitted=False)
 
 
@@ -68,6 +72,8 @@ async def _decide(call: Call, arguments: OfPerson, *, is_admitted: bool) -> Acce
     except ValueError as error:
         raise ConfigError("person", str(error)) from error
     agent = await select_agent(call.host, arguments.agent)
+    if is_caller(person):
+        await _check_key(call, agent, person)
     repository = call.host.repository(agent)
     if (await repository.load_agent()).admissions.get(person) is not is_admitted:
         await call.record(agent, "access.admit" if is_admitted else "access.reject", person, person=person)
@@ -77,3 +83,12 @@ async def _decide(call: Call, arguments: OfPerson, *, is_admitted: bool) -> Acce
     if is_admitted:
         await repository.delete_refusal(person)
     return AccessDecision(agent, person, None)
+
+
+async def _check_key(call: Call, agent: str, address: str) -> None:
+    """Raise ConfigError unless an address in the domain of callers is that of a key for an agent."""
+    if address != key_of(address):
+        raise ConfigError("person", f"{address} is one of the people of a key; reject the key: {key_of(address)}")
+    key = None if call.host.database is None else await KeyRepository(call.host.database).find(local_part(address))
+    if key is None or agent not in (*key.agent_jids, *key.withdrawn_jids):
+        raise ConfigError("person", f"there is no key {local_part(address)} for {agent}; see `spade-coreason keys list`")

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         PendingRequest,
         Settled,
         StoredConversation,
+        StoredKey,
         StoredQuestion,
     )
     from .status import PlatformStatus, QuotaUsage, RunningTurn
@@ -87,6 +88,10 @@ class RunningAgent(Protocol):
         """Delete a notification, also one that waits. Return False if there is none."""
         ...
 
+    def wake_notifications(self) -> None:
+        """Look for notifications that are due: one was stored."""
+        ...
+
     async def cancel_schedule(self, schedule_id: str) -> bool:
         """Cancel a schedule. Return False if there is none."""
         ...
@@ -124,6 +129,10 @@ class RunningAgent(Protocol):
 
     async def decide_access(self, person: str, is_admitted: bool) -> bool:
         """Admit or reject a person (a bare JID). Return True if they may talk to the agent now."""
+        ...
+
+    def end_lost_access(self) -> None:
+        """Cancel the turns of senders who have no access any more, and answer no requests of theirs that wait."""
         ...
 
     def list_waiting_people(self) -> list[str]:
@@ -191,6 +200,10 @@ class OperationHost(Protocol):
 
     def running_agent(self, agent: str) -> RunningAgent | None:
         """Return what runs of an agent; None if it does not run here."""
+        ...
+
+    def take_key(self, key: StoredKey) -> None:
+        """Take a key as it is stored now, so that the running doors accept it, or accept it no more, at once."""
         ...
 
     @property

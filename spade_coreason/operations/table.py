@@ -21,6 +21,7 @@ from . import (
     turns,
 )
 from .definition import Operation
+from .doors import keys
 from .initiative import notifications, questions, schedules
 
 _MODULES = (
@@ -40,6 +41,7 @@ _MODULES = (
     incidents,
     topics,
     audit,
+    keys,
 )
 
 OPERATIONS: Mapping[str, Operation[Any, Any]] = {

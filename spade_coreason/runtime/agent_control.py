@@ -226,6 +226,10 @@ class AgentControl:
         """Delete a notification, also one that waits. Return False if there is none."""
         return await self.initiative.notifier.drop(notification_id)
 
+    def wake_notifications(self) -> None:
+        """Look for notifications that are due: one was stored."""
+        self.initiative.notifier.wake_at(self._clock())
+
     async def find_schedules(self, owner: str) -> list[Schedule]:
         """Return the schedules of one owner (a bare JID), the next due ones first."""
         return await self.initiative.scheduler.find_all(owner)
@@ -286,6 +290,10 @@ class AgentControl:
     async def decide_access(self, person: str, is_admitted: bool) -> bool:
         """Admit or reject a person (a bare JID). Return True if they may talk to the agent now."""
         return await self._access_requests.decide(person, is_admitted)
+
+    def end_lost_access(self) -> None:
+        """Cancel the turns of senders who have no access any more, and answer no requests of theirs that wait."""
+        self._access_requests.access_lost.emit()
 
     def list_waiting_people(self) -> list[str]:
         """Return the people (bare JIDs) about whom operators were asked and have not decided."""

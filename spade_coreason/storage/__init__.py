@@ -6,6 +6,7 @@ import lazy_loader
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submod_attrs={
+        "api_keys": ["KeyRepository", "StoredKey", "USERS_BY_HEADER", "hash_secret", "make_secret"],
         "backup": ["BackupInfo", "ProgressCallback", "back_up", "count_memories", "restore"],
         "crashes": [
             "CrashedRequest",

@@ -1,3 +1,10 @@
+from .api_keys import (
+    USERS_BY_HEADER as USERS_BY_HEADER,
+    KeyRepository as KeyRepository,
+    StoredKey as StoredKey,
+    hash_secret as hash_secret,
+    make_secret as make_secret,
+)
 from .backends.database import (
     Commit as Commit,
     Database as Database,

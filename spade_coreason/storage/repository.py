@@ -9,13 +9,14 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import CompoundSelect, Connection, Row, Select, delete, func, select, union, update
+from sqlalchemy import CompoundSelect, Connection, Row, Select, delete, func, insert, select, union, update
 
 from ..contracts import ConversationState
 from ..contracts.base import utc_now
 from ..domain.identifiers import choose_conversation_id
 from ..domain.preferences import PREFERENCES_SCOPE
 from ..exceptions import StoreError
+from .api_keys import withdraw_keys
 from .audit import AuditTrail
 from .backends.database import Commit, Database, QueryGenerator
 from .backends.statements import (
@@ -424,8 +425,22 @@ class AgentRepository:
         return self.save_variable(PLATFORM_SCOPE, self.agent, PAUSED, json.dumps(is_paused))
 
     def save_admission(self, person: str, is_admitted: bool) -> Commit[bool]:
-        """Store the decision about a person (a bare JID). Its commit is done when it is durable."""
-        return self.save_variable(ACCESS_SCOPE, person, ADMITTED, json.dumps(is_admitted))
+        """Store the decision about a person (a bare JID). Its commit is done when it is durable.
+
+        A rejection withdraws the keys that stand for them for good, in the same transaction.
+        """
+        if is_admitted:
+            return self.save_variable(ACCESS_SCOPE, person, ADMITTED, json.dumps(True))
+        now = utc_now()
+
+        def reject(connection: Connection) -> bool:
+            key = {"agent": self.agent, "scope": ACCESS_SCOPE, "holder": person, "name": ADMITTED}
+            connection.execute(delete(variables).where(*(variables.c[name] == value for name, value in key.items())))
+            connection.execute(insert(variables).values({**key, "value": json.dumps(False), "updated_at": to_micros(now)}))
+            withdraw_keys(connection, self.agent, person, now)
+            return True
+
+        return self.database.run(reject)
 
     # Values of the agent itself
 

@@ -19,7 +19,7 @@ from sqlalchemy import (
     text,
 )
 
-REVISION = "0019"
+REVISION = "0020"
 """The newest migration. `metadata` describes the tables after it."""
 OLDEST_REVISION = "0017"
 """The oldest revision whose program may run on this schema. A migration that only adds things leaves it as it is.
@@ -400,6 +400,31 @@ asked_people = Table(
     Column("person", Text, nullable=False),
     PrimaryKeyConstraint("question", "person"),
     Index("asked_people_by_person", "agent", "person"),
+)
+
+# The keys with which programs reach agents by a door. Rows are never deleted: a name is used once, so that its conversations do
+# not pass on. `agents` and `withdrawn` are JSON, lists of bare JIDs: the agents that the key may ask, and those that have
+# withdrawn it for good. `account` is the bare JID for whom it stands, "" if it stands for itself. `users` is "header" if each
+# request names the person for whom a front end asks, else "". Secrets are stored as SHA-256; the one before the last rotation
+# counts until `previous_until`. `issued_at` is the time of the present secret, and `last_used_at` is up to a minute old.
+api_keys = Table(
+    "api_keys",
+    metadata,
+    Column("id", BigInt, primary_key=True, autoincrement=False),
+    Column("name", Text, nullable=False, unique=True),
+    Column("agents", Text, nullable=False),
+    Column("withdrawn", Text, nullable=False),
+    Column("account", Text, nullable=False),
+    Column("users", Text, nullable=False),
+    Column("secret_hash", LargeBinary, nullable=False, unique=True),
+    Column("previous_hash", LargeBinary),
+    Column("previous_until", BigInt),
+    Column("created_at", BigInt, nullable=False),
+    Column("created_by", Text, nullable=False),
+    Column("issued_at", BigInt, nullable=False),
+    Column("expires_at", BigInt),
+    Column("revoked_at", BigInt),
+    Column("last_used_at", BigInt),
 )
 
 # The row ids of all tables come from one sequence, in blocks (see sequences.py). `next_id` is the first one that is free.

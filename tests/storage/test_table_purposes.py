@@ -33,11 +33,12 @@ TESTER = Actor(CallerKind.MACHINE_USER, "user tester")
 class Purpose(NamedTuple):
     """What happens to the rows of a table.
 
-    `erasure` of a person: its rows are "deleted", or stay "anonymous", or the table is "about nobody". `export` is the key of
-    the export that has them. `retention` says what deletes them in time. Without `is_backed_up` a table is made anew.
+    `erasure` of a person: its rows are "deleted", or stay "anonymous", or stay as they are, as a rule of access does ("kept"),
+    or the table is "about nobody". `export` is the key of the export that has them. `retention` says what deletes them in
+    time. Without `is_backed_up` a table is made anew.
     """
 
-    erasure: Literal["deleted", "anonymous", "about nobody"]
+    erasure: Literal["deleted", "anonymous", "kept", "about nobody"]
     export: str | None
     retention: str | None
     is_backed_up: bool = True
@@ -65,6 +66,7 @@ PURPOSES = {
     "parked_requests": Purpose("deleted", "parked_requests", "the answer, or the end of its time"),
     "questions": Purpose("deleted", "questions", "seven days after the last change"),
     "asked_people": Purpose("deleted", "questions", "the deletion of the question"),
+    "api_keys": Purpose("kept", "keys", None),  # as an admission; a name is never free again
     "sequences": Purpose("about nobody", None, None, is_backed_up=False),  # it goes on behind the restored row ids
     "compatibility": Purpose("about nobody", None, None, is_backed_up=False),  # of the program that restores
     "alembic_version": Purpose("about nobody", None, None, is_backed_up=False),
@@ -129,6 +131,14 @@ def make_rows(person: str, first: int) -> dict[str, list[dict[str, Any]]]:
         "parked_requests": [make_parked(first, person)],
         "questions": [make_question(first, person)],
         "asked_people": [{**of_agent, "question": first, "person": person}],
+        "api_keys": [make_key(first, person)],
+    }
+
+
+def make_key(row: int, account: str) -> dict[str, Any]:
+    return {
+        **{"id": row, "name": secret_of(account), "agents": json.dumps([AGENT]), "withdrawn": "[]", "account": account},
+        **{"users": "", "secret_hash": bytes([row] * 32), "created_by": "user tester", "created_at": 1, "issued_at": 1},
     }
 
 
@@ -178,6 +188,7 @@ def make_question(row: int, requester: str) -> dict[str, Any]:
 BEHIND_OTHERS = {
     "conversations": "it belongs to the agent or the room, and is deleted if no turn is left",
     "audit_heads": "it is about nobody",
+    "api_keys": "a key stands for the person whom it names",
     "audit": "its entries name the person behind the request",
     "topic_subscriptions": "an agent subscribes for itself",
 }
@@ -292,6 +303,9 @@ async def test_erasing_a_person_does_with_each_table_what_its_purpose_says(datab
         if purpose == "about nobody":
             assert new_rows == old_rows, table
             assert not any(map(is_alices, old_rows)), table
+            continue
+        if purpose == "kept":
+            assert new_rows == old_rows, table
             continue
         assert all(row in new_rows for row in old_rows if secret_of(BOB) in str(row) or BOB in str(row)), table
         visible = [{name: value for name, value in row.items() if (table, name) not in _PUBLISHED_FOR_ALL} for row in new_rows]

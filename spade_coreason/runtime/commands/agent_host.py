@@ -9,7 +9,7 @@ from ...exceptions import StoreError
 from ...memory import AgentInteractionMemory, Knowledge
 from ...operations.host import OperationHost, RunningAgent
 from ...operations.status import PlatformStatus
-from ...storage import AgentRepository, Database
+from ...storage import AgentRepository, Database, StoredKey
 
 
 class AgentHost:
@@ -59,6 +59,9 @@ class AgentHost:
     def quotas(self, agent: str) -> Quotas:
         """Return the quotas of the agent."""
         return self._quotas
+
+    def take_key(self, key: StoredKey) -> None:
+        """Do nothing: an agent alone is behind no doors."""
 
     def running_agent(self, agent: str) -> RunningAgent | None:
         """Return what runs of the agent; None for another one."""

@@ -48,6 +48,8 @@ class AccessRequests:
         """Emitted with a bare JID and True when a person is admitted, False when one is rejected."""
         self.contacts_changed: EventEmitter[[]] = EventEmitter()
         """Emitted when the server has sent a change of the roster."""
+        self.access_lost: EventEmitter[[]] = EventEmitter()
+        """Emitted when callers may have lost their access with a key."""
 
     def load(self, stored: StoredAgent) -> None:
         """Take the earlier decisions and refusals, before the agent goes online. Those of this run are newer than `stored`."""

@@ -31,6 +31,7 @@ class AccessRevocation:
         """The last change of access, in seconds of `time.monotonic`. What the last run has left was received before it."""
         access_requests.decided.subscribe(lambda person, is_admitted: self._cancel_turns())
         access_requests.contacts_changed.subscribe(self._cancel_turns)
+        access_requests.access_lost.subscribe(self._cancel_turns)
 
     def open(self) -> None:
         """Trust from now on that a request which is received has access. Call it once what the last run left is queued."""

@@ -1,0 +1,1 @@
+"""Operations on doors, by which programs reach agents over HTTP."""

@@ -1,0 +1,295 @@
+"""The operations on keys, with which programs reach agents by a door.
+
+The secret of a key is in the result that makes it, once. It is not stored, and is in no log and no audit trail.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Annotated, Literal, TypeAlias
+from uuid import uuid4
+
+from pydantic import Field
+
+from ...contracts.base import utc_now
+from ...domain.callers import caller_address, refuse_caller
+from ...domain.jid import bare_jid, parse_jid
+from ...domain.preferences import PREFERENCES_SCOPE, Preferences
+from ...domain.texts.translation import translate, use_language
+from ...exceptions import ConfigError, StoreError
+from ...storage import (
+    USERS_BY_HEADER,
+    Database,
+    KeyRepository,
+    StoredKey,
+    StoredNotification,
+    from_micros,
+    hash_secret,
+    make_secret,
+)
+from ..definition import Arguments, Call, NoArguments, operation
+from ..host import OperationHost, describe_agents
+
+_DAY_S = 86_400
+LIFETIME_S, KEEP_S = 90 * _DAY_S, _DAY_S
+"""How long a key lives, and how long its secret of before is accepted after a rotation, unless the caller says otherwise."""
+MAX_LIFETIME_S, MAX_KEEP_S = 3_660 * _DAY_S, 30 * _DAY_S
+_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,39}", re.ASCII)
+
+KeyState: TypeAlias = Literal["live", "expired", "revoked"]
+
+
+@dataclass(frozen=True, slots=True)
+class ListedKey:
+    """A key without its secret."""
+
+    name: str
+    address: str
+    """The bare JID under which agents know the caller. Its domain, `callers.invalid`, cannot exist."""
+    agents: list[str]
+    """The agents (bare JIDs) that the key may ask."""
+    withdrawn: list[str]
+    """The agents (bare JIDs) whose operators have rejected the key, or the person for whom it stands: for good."""
+    account: str
+    """The bare JID of the person for whom the key stands; "" if it stands for itself."""
+    users_by_header: bool
+    """True if each request names the person for whom a front end asks, by a header."""
+    state: KeyState
+    created_at: datetime
+    created_by: str
+    issued_at: datetime
+    """The time of the present secret."""
+    expires_at: datetime | None
+    """The end of the key; None if it never ends."""
+    previous_until: datetime | None
+    """The time until which the secret before the last rotation is accepted; None if it is not."""
+    revoked_at: datetime | None
+    last_used_at: datetime | None
+    """The last use, up to a minute old; None if it was not used."""
+
+
+@dataclass(frozen=True, slots=True)
+class IssuedKey:
+    """A key with its new secret, which nothing shows again."""
+
+    secret: str = field(repr=False)
+    key: ListedKey
+
+
+class NewKey(Arguments):
+    """A new key: for agents (JIDs, or the parts before the @), for itself or for a person (a JID), and for how long.
+
+    Without `lifetime_s` it lives for 90 days; null is for ever. With `users_by_header` it is a front end's: each request names
+    the person for whom it asks.
+    """
+
+    name: str
+    agents: Annotated[list[str], Field(min_length=1, max_length=100)]
+    account: str = ""
+    lifetime_s: Annotated[int, Field(gt=0, le=MAX_LIFETIME_S)] | None = LIFETIME_S
+    users_by_header: bool = False
+
+
+class OfKey(Arguments):
+    """A key, by its name."""
+
+    name: str
+
+
+class RotateKey(Arguments):
+    """A key that gets a new secret. The secret of before is accepted for `keep_s` seconds, a day without it."""
+
+    name: str
+    keep_s: Annotated[int, Field(ge=0, le=MAX_KEEP_S)] = KEEP_S
+
+
+@operation("keys.create", is_change=True)
+async def create_key(call: Call, arguments: NewKey) -> IssuedKey:
+    """Create a key for agents. Its secret is in the result, and nowhere else. A person for whom it stands is told."""
+    name, host, now = _check_name(arguments.name), call.host, utc_now()
+    agents = await _find_agents(host, arguments.agents)
+    account = await _check_account(host, arguments.account)
+    if account and arguments.users_by_header:
+        raise ConfigError("users_by_header", "a key for one person cannot ask for others too; leave out one of the two")
+    keys = KeyRepository(_database(host))
+    if await keys.find(name) is not None:
+        raise _name_taken(name)
+    users = USERS_BY_HEADER if arguments.users_by_header else ""
+    secret = make_secret()
+    new = keys.make(name, agents, account, hash_secret(secret), users=users, created_by=call.actor.name, now=now)
+    if arguments.lifetime_s is not None:
+        new = new.until(now + timedelta(seconds=arguments.lifetime_s))
+    await _record(call, "keys.create", new)
+    commit = keys.create(new, await _make_notice(call, new, now, is_new=True))
+    commit.on_stored(lambda is_stored: host.take_key(new) if is_stored else None)
+    if not await commit:
+        raise _name_taken(name)
+    _wake_notice(host, new)
+    return IssuedKey(secret, _summary(new, now))
+
+
+@operation("keys.list")
+async def list_keys(call: Call, arguments: NoArguments) -> list[ListedKey]:
+    """List all keys by name, with those that are revoked or expired. No secret is shown."""
+    if call.host.database is None:
+        return []
+    now = utc_now()
+    return [_summary(stored, now) for stored in await KeyRepository(call.host.database).load_all()]
+
+
+@operation("keys.rotate", is_change=True)
+async def rotate_key(call: Call, arguments: RotateKey) -> IssuedKey:
+    """Give a key a new secret and its whole lifetime again. The secret of before is accepted for a time.
+
+    So a program can be given the new one without a gap. A person for whom the key stands is told.
+    """
+    host, now = call.host, utc_now()
+    stored = await _find(host, arguments.name)
+    if stored.revoked_at is not None:
+        raise _is_revoked(stored)
+    await _record(call, "keys.rotate", stored)
+    secret = make_secret()
+    commit = KeyRepository(_database(host)).rotate(
+        stored.name,
+        hash_secret(secret),
+        keep=timedelta(seconds=arguments.keep_s),
+        now=now,
+        notice=await _make_notice(call, stored, now, is_new=False),
+    )
+    commit.on_stored(lambda rotated: None if rotated is None else host.take_key(rotated))
+    if (rotated := await commit) is None:
+        raise _is_revoked(stored)
+    _wake_notice(host, rotated)
+    return IssuedKey(secret, _summary(rotated, now))
+
+
+@operation("keys.revoke", is_change=True)
+async def revoke_key(call: Call, arguments: OfKey) -> ListedKey:
+    """Revoke a key for good, at once. What it asks is cancelled or not answered, and no other key can have its name."""
+    host, now = call.host, utc_now()
+    stored = await _find(host, arguments.name)
+    if stored.revoked_at is None:
+        await _record(call, "keys.revoke", stored)
+    commit = KeyRepository(_database(host)).revoke(stored.name, now)
+    commit.on_stored(lambda revoked: None if revoked is None else host.take_key(revoked))
+    return _summary(await commit or stored, now)
+
+
+def _check_name(name: str) -> str:
+    if _NAME.fullmatch(name) is None:
+        problem = f"{name!r:.60} is no name of a key; write 1 to 40 of a-z, 0-9 and -, and a letter or digit first"
+        raise ConfigError("name", problem)
+    return name
+
+
+async def _find_agents(host: OperationHost, names: Sequence[str]) -> list[str]:
+    """Return the agents (bare JIDs) of names, each once. Raise ConfigError at `agents` for one that is not there."""
+    known = await host.list_agents()
+    found: dict[str, None] = {}
+    for name in names:
+        wanted = name.partition("/")[0].lower()
+        matching = [jid for jid in known if wanted == jid] or [jid for jid in known if wanted == jid.partition("@")[0]]
+        if len(matching) != 1:
+            problem = "several agents have this name" if matching else f'there is no agent "{name}"'
+            raise ConfigError("agents", f"{problem}; {describe_agents(known)}")
+        found[matching[0]] = None
+    return list(found)
+
+
+async def _check_account(host: OperationHost, account: str) -> str:
+    if not account:
+        return ""
+    try:
+        person = bare_jid(parse_jid(refuse_caller(account)))
+    except ValueError as error:
+        raise ConfigError("account", str(error)) from error
+    if person in await host.list_agents():
+        raise ConfigError("account", f"{person} is an agent; leave it out, or give the JID of a person")
+    return person
+
+
+def _database(host: OperationHost) -> Database:
+    if host.database is None:
+        raise StoreError("nothing is stored here yet")
+    return host.database
+
+
+async def _find(host: OperationHost, name: str) -> StoredKey:
+    stored = None if host.database is None else await KeyRepository(host.database).find(name)
+    if stored is None:
+        raise ConfigError("name", f"there is no key {name!r:.60}; `spade-coreason keys list` shows all")
+    return stored
+
+
+def _name_taken(name: str) -> ConfigError:
+    problem = "is, or was, the name of another key, and its conversations must not pass on; choose another name"
+    return ConfigError("name", f"{name} {problem}")
+
+
+def _is_revoked(stored: StoredKey) -> ConfigError:
+    return ConfigError("name", f"the key {stored.name} is revoked for good; create another one, with another name")
+
+
+async def _record(call: Call, action: str, stored: StoredKey) -> None:
+    """Write an entry to the trail of each agent of a key."""
+    for agent in stored.agent_jids:
+        await call.record(agent, action, f"key {stored.name}", person=stored.account)
+
+
+async def _make_notice(call: Call, stored: StoredKey, now: datetime, *, is_new: bool) -> StoredNotification | None:
+    """Make the notification by which the first agent of a key tells the person for whom it stands; None without one."""
+    if not (person := stored.account):
+        return None
+    agents = stored.agent_jids
+    repository = call.host.repository(agents[0])
+    preferences = Preferences.from_stored(await repository.load_variables(PREFERENCES_SCOPE, person))
+    with use_language(preferences.language):
+        values = {"name": stored.name, "actor": call.actor.name, "agents": ", ".join(agents)}
+        if is_new:
+            text = translate("{actor} made the key {name}, which asks {agents} in your name.", **values)
+        else:
+            text = translate("{actor} gave the key {name}, which asks {agents} in your name, a new secret.", **values)
+        text += "\n" + translate(
+            "A program that has it can ask, and read the conversations that it has itself. It sees and changes nothing else of"
+            " yours, and what it asks counts for your quotas."
+        )
+        text += "\n" + translate(
+            "If you do not want it, ask an operator to end it by `spade-coreason keys revoke {name}`.", name=stored.name
+        )
+    # In the form of a question: those also come to people who want no notifications.
+    content = json.dumps({"question": text, "choices": []}, ensure_ascii=False)
+    return repository.notifications.make(str(uuid4()), person, None, "", content, now)
+
+
+def _wake_notice(host: OperationHost, stored: StoredKey) -> None:
+    if stored.account and (running := host.running_agent(stored.agent_jids[0])) is not None:
+        running.wake_notifications()
+
+
+def _summary(stored: StoredKey, now: datetime) -> ListedKey:
+    state: KeyState = "live" if stored.is_live(now) else "expired" if stored.revoked_at is None else "revoked"
+    previous_until = _moment(stored.previous_until)
+    return ListedKey(
+        stored.name,
+        caller_address(stored.name),
+        stored.agent_jids,
+        stored.withdrawn_jids,
+        stored.account,
+        stored.users == USERS_BY_HEADER,
+        state,
+        from_micros(stored.created_at),
+        stored.created_by,
+        from_micros(stored.issued_at),
+        _moment(stored.expires_at),
+        previous_until if state == "live" and previous_until is not None and previous_until > now else None,
+        _moment(stored.revoked_at),
+        _moment(stored.last_used_at),
+    )
+
+
+def _moment(micros: int | None) -> datetime | None:
+    return None if micros is None else from_micros(micros)
