@@ -10,6 +10,7 @@ from http import HTTPStatus
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ..config import WebSettings
@@ -60,6 +61,8 @@ class RequestGuard:
         except asyncio.CancelledError:
             if not self.is_stopping:
                 raise
+        except ClientDisconnect:
+            log.debug("a client has gone before its request was complete")
         except Exception as error:  # noqa: BLE001 - the server and its other clients go on
             _log_failure(error)
             await answer.end(FAILURE, scope, receive)
