@@ -118,6 +118,7 @@ class AgentProfile:
         """Show the new manifest of the agent: in its profile, if that is published, and in its presence."""
         self._agent_card = self._discovery.agent_card = ProfileCard.from_manifest(self._runner.agent.manifest, self._avatar)
         if self._is_published:
+            self.presence.update_now()
             self._spawn(self._publish())
 
     def _watch(self, directory: str) -> None:

@@ -24,6 +24,7 @@ from spade_coreason.contracts import AgentDefinition, AgentRequest
 from spade_coreason.domain.avatar import MAX_AVATAR_BYTES, Avatar, draw_avatar
 from spade_coreason.memory.erasure import erase_person
 from spade_coreason.memory.interaction.store import AgentInteractionMemory
+from spade_coreason.runtime.event_emitter import EventEmitter
 from spade_coreason.storage.backends.database import StoreTimings
 from spade_coreason.testing import Policy, Rules
 from spade_coreason.xmpp.host import HostedAgent
@@ -65,6 +66,7 @@ class Weather(Echo):
     def __init__(self) -> None:
         super().__init__()
         self.manifest = AgentDefinition.model_validate(MANIFEST)
+        self.manifest_changed: EventEmitter[[]] = EventEmitter()
 
 
 class GatedAgent(Echo):
@@ -213,6 +215,22 @@ async def test_a_contact_finds_its_vcard_nickname_picture_and_card(real_server: 
         card = (await published_item(alice, agent.jid, CARD)).text or ""
         assert json.loads(card)["capabilities"][0] == MANIFEST["capabilities"][0]
         assert "secret" not in card
+
+
+async def test_a_manifest_that_changes_is_shown_and_published_again(real_server: XmppServer, tmp_path: Path) -> None:
+    weather = Weather()
+    async with run_agent(weather, real_server, tmp_path) as agent, connect_person(real_server) as alice:
+        await subscribe(alice, agent.jid)
+        await wait_until_published(agent)
+        weather.manifest = AgentDefinition.simple("storms", description="Knows storms")
+        weather.manifest_changed.emit()
+        disco = await request_disco_info(alice, agent.jid)
+        assert (form_of(disco) or {})["name"] == ["storms"]
+        expected = alice.xmpp.plugin["xep_0115"].generate_verstring(disco, "sha-1")
+        await next_presence(alice, agent.jid, lambda stanza: any(caps.get("ver") == expected for caps in stanza.xml.iter(CAPS)))
+        async with asyncio.timeout(TIMEOUT_S):
+            while "storms" not in ((await published_item(alice, agent.jid, CARD)).text or ""):  # it has no event
+                await asyncio.sleep(0.05)
 
 
 async def test_its_presence_has_the_hash_of_its_picture(real_server: XmppServer, tmp_path: Path) -> None:
