@@ -109,6 +109,8 @@ class DoorReply:
             event = self._interruption("the reply was not read in time")
         self.is_parked = event.type == "request.parked"
         self._is_over = event.is_final and not (self.is_parked and self.waits)
+        if self._is_over:
+            self._channel.forget(self)
         self._events.append(event)
         self._arrival.set()
 
@@ -206,7 +208,7 @@ class DoorChannel(Channel):
     async def fetch(self, caller: Caller, request_id: UUID, *, waits: bool) -> DoorReply | None:
         """Return the reply to an earlier request of a caller: all that there is, and what follows. None without such a request.
 
-        Raise ConnectionError while the agent does not run.
+        `request.refused` is an event of the fetch then, such as for too many of them, and not of the request. Raise ConnectionError while the agent does not run.
         """
         self._require_gateway()
         reply = self._open_reply(caller, request_id, waits=waits)

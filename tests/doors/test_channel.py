@@ -58,6 +58,7 @@ async def test_a_request_is_answered_and_stored(url: str) -> None:
         assert events[-1].type == "request.completed"
         assert reply.stored is not None
         assert await reply.stored
+        assert running.doors.open_count == 0
     assert desk.seen == [("website@callers.invalid", "hello")]
     assert desk.channels == ["door"]
 
