@@ -208,7 +208,9 @@ class DoorChannel(Channel):
     async def fetch(self, caller: Caller, request_id: UUID, *, waits: bool) -> DoorReply | None:
         """Return the reply to an earlier request of a caller: all that there is, and what follows. None without such a request.
 
-        `request.refused` is an event of the fetch then, such as for too many of them, and not of the request. Raise ConnectionError while the agent does not run.
+        `request.refused` is an event of the fetch then, such as for too many of them, and not of the request.
+
+        Raise ConnectionError while the agent does not run.
         """
         self._require_gateway()
         reply = self._open_reply(caller, request_id, waits=waits)

@@ -79,8 +79,8 @@ class DoorAgent:
     async def fetch(self, caller: Caller, request_id: UUID, *, waits: bool = False) -> DoorReply | None:
         """Return the reply to an earlier request of the caller, from its beginning. None without one within seven days.
 
-        If the request still runs, the rest follows. `waits` is that of `DoorReply`. An event `request.refused` concerns the fetch
-        then, such as too many of them, and not the request.
+        If the request still runs, the rest follows. `waits` is that of `DoorReply`. An event `request.refused` concerns the
+        fetch then, such as too many of them, and not the request.
         """
         return await self._channel.fetch(caller, request_id, waits=waits)
 
