@@ -26,7 +26,6 @@ _IDEOGRAPHIC_DOTS = str.maketrans("\u3002\uff0e\uff61", "...")  # RFC 3490, 3.1
 _IGNORED_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Zs", "Zl", "Zp"})
 
 
-@lru_cache(maxsize=4096)  # asked of every stanza
 def is_caller_domain(domain: str) -> bool:
     """Return True if a domain is that of callers, or below it, in any spelling that some software may take for it.
 
@@ -38,6 +37,7 @@ def is_caller_domain(domain: str) -> bool:
     return name == CALLERS_DOMAIN or name.endswith(f".{CALLERS_DOMAIN}")
 
 
+@lru_cache(maxsize=4096)  # asked of every stanza
 def is_caller(jid: str) -> bool:
     """Return True if a JID is in the domain of callers."""
     return is_caller_domain(jid_domain(jid))
