@@ -115,7 +115,7 @@ class KeyRing:
         theirs = [
             (name, entry)
             for name, entry in self._entries.items()
-            if agent in entry.caller.agents and (entry.address == key_of(person) if is_key else entry.account == person)
+            if agent in entry.caller.agents and (entry.address == key_of(person) if is_key else entry.account == person != "")
         ]
         for name, entry in theirs:
             self._withdrawn.add((agent, name))

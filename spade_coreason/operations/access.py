@@ -75,7 +75,8 @@ async def _decide(call: Call, arguments: OfPerson, *, is_admitted: bool) -> Acce
     if is_caller(person):
         await _check_key(call, agent, person)
     repository = call.host.repository(agent)
-    if (await repository.load_agent()).admissions.get(person) is not is_admitted:
+    is_new = (await repository.load_agent()).admissions.get(person) is not is_admitted
+    if is_new or (not is_admitted and await repository.find_keys(person)):
         await call.record(agent, "access.admit" if is_admitted else "access.reject", person, person=person)
     if (running := call.host.running_agent(agent)) is not None:
         return AccessDecision(agent, person, await running.decide_access(person, is_admitted))

@@ -201,23 +201,29 @@ class KeyRepository:
         return [StoredKey._make(row) for row in rows]
 
 
-def withdraw_keys(connection: Connection, agent: str, person: str, now: datetime) -> list[str]:
-    """Withdraw for good, at one agent, the keys that stand for a person (a bare JID), in a transaction of the writer.
+def find_keys(connection: Connection, agent: str, person: str) -> list[str]:
+    """Return the names of the keys for an agent that stand for a person (a bare JID), or whose address that is."""
+    return [key.name for key in _load_keys_of(connection, agent, person)]
 
-    For the address of a caller it is the key itself. A key without an agent is revoked. Return the names of the keys.
+
+def withdraw_keys(connection: Connection, agent: str, person: str, now: datetime) -> None:
+    """Withdraw the keys of `find_keys` from the agent for good, in a transaction of the writer.
+
+    A key without an agent is revoked.
     """
-    is_theirs = api_keys.c.name == local_part(key_of(person)) if is_caller(person) else api_keys.c.account == person
-    withdrawn = []
-    for row in connection.execute(select(api_keys).where(is_theirs, api_keys.c.revoked_at.is_(None))).all():
-        key = StoredKey._make(row)
-        if agent not in (agents := key.agent_jids):
-            continue
-        agents.remove(agent)
+    for key in _load_keys_of(connection, agent, person):
+        agents = [one for one in key.agent_jids if one != agent]
         values = {"agents": json.dumps(agents), "withdrawn": json.dumps([*key.withdrawn_jids, agent])}
         revoked = {} if agents else {"revoked_at": to_micros(now), "previous_hash": None, "previous_until": None}
         connection.execute(update(api_keys).where(api_keys.c.id == key.id).values({**values, **revoked}))
-        withdrawn.append(key.name)
-    return withdrawn
+
+
+def _load_keys_of(connection: Connection, agent: str, person: str) -> list[StoredKey]:
+    if not person:
+        return []
+    is_theirs = api_keys.c.name == local_part(key_of(person)) if is_caller(person) else api_keys.c.account == person
+    rows = connection.execute(select(api_keys).where(is_theirs, api_keys.c.revoked_at.is_(None))).all()
+    return [key for key in map(StoredKey._make, rows) if agent in key.agent_jids]
 
 
 def _add_notice(connection: Connection, notice: StoredNotification | None) -> None:

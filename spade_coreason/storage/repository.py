@@ -16,7 +16,7 @@ from ..contracts.base import utc_now
 from ..domain.identifiers import choose_conversation_id
 from ..domain.preferences import PREFERENCES_SCOPE
 from ..exceptions import StoreError
-from .api_keys import withdraw_keys
+from .api_keys import find_keys, withdraw_keys
 from .audit import AuditTrail
 from .backends.database import Commit, Database, QueryGenerator
 from .backends.statements import (
@@ -441,6 +441,10 @@ class AgentRepository:
             return True
 
         return self.database.run(reject)
+
+    async def find_keys(self, person: str) -> list[str]:
+        """Return the names of the keys for this agent that stand for a person (a bare JID), or whose address that is."""
+        return await self.database.read(lambda connection: find_keys(connection, self.agent, person))
 
     # Values of the agent itself
 

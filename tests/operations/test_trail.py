@@ -24,7 +24,7 @@ from spade_coreason.operations.knowledge import AddDocument
 from spade_coreason.operations.memory import ImportMemory
 from spade_coreason.operations.table import OPERATIONS
 from spade_coreason.runtime.commands.dialogs import AdHocSessions
-from spade_coreason.storage import record_crash
+from spade_coreason.storage import Database, KeyRepository, hash_secret, record_crash
 from spade_coreason.testing import Policy
 from tests.cli.conftest import Invoke, invoke
 from tests.support.errors import ExpectedErrors
@@ -108,6 +108,12 @@ async def fail_request(t: AgentTester) -> int:
     return row
 
 
+async def store_key(database: Database, name: str = "old") -> None:
+    keys = KeyRepository(database)
+    new = keys.make(name, [AGENT], "", hash_secret(name), users="", created_by="user tester", now=datetime.now(UTC))
+    assert await keys.create(new)
+
+
 ARGUMENTS: dict[str, Callable[[AgentTester, int, str], dict[str, Any]]] = {
     "platform.drain": lambda t, row, number: {},
     "agents.pause": lambda t, row, number: {"agent": AGENT},
@@ -135,6 +141,9 @@ ARGUMENTS: dict[str, Callable[[AgentTester, int, str], dict[str, Any]]] = {
     "approvals.deny": lambda t, row, number: {"id": APPROVAL[:8], "reason": "secret"},
     "schedules.cancel": lambda t, row, number: {"id": SCHEDULE[:8]},
     "schedules.run": lambda t, row, number: {"id": SCHEDULE},
+    "keys.create": lambda t, row, number: {"name": "website", "agents": [AGENT], "account": CAROL},
+    "keys.rotate": lambda t, row, number: {"name": "old"},
+    "keys.revoke": lambda t, row, number: {"name": "old"},
 }
 
 
@@ -172,6 +181,8 @@ async def test_every_change_leaves_an_entry_that_names_its_actor(name: str, expe
             await Knowledge(host.knowledge(AGENT).repository).add("text", "a")
         if name == "knowledge.remove":
             await host.knowledge(AGENT).add("text", "a")
+        if name.startswith("keys."):
+            await store_key(host.database)
         if name == "agents.resume":
             await t.runners[AGENT].control.pause()
         operation = OPERATIONS[name]
@@ -270,6 +281,9 @@ WITHOUT_CHANGE: dict[str, tuple[dict[str, Any], type[Exception] | None]] = {
     "approvals.deny": ({"id": APPROVAL}, ConfigError),
     "schedules.cancel": ({"id": SCHEDULE}, ConfigError),
     "schedules.run": ({"id": SCHEDULE}, ConfigError),
+    "keys.create": ({"name": "old", "agents": [AGENT]}, ConfigError),
+    "keys.rotate": ({"name": "nothing"}, ConfigError),
+    "keys.revoke": ({"name": "revoked"}, None),
 }
 
 
@@ -284,6 +298,9 @@ async def test_an_operation_that_changes_nothing_leaves_no_entry(name: str) -> N
         await control.decide_access(CAROL, True)
         await control.decide_access(f"d{CAROL}", False)
         await control.end(CONVERSATION)
+        await store_key(host.database)
+        await store_key(host.database, "revoked")
+        await KeyRepository(host.database).revoke("revoked", datetime.now(UTC))
         arguments, error = WITHOUT_CHANGE[name]
         operation = OPERATIONS[name]
         with nullcontext() if error is None else pytest.raises(error):
