@@ -252,12 +252,9 @@ class Archive:
         if self._received:  # those that are in a page are not newer than the position after it
             read_ids = {archived.archive_id for archived in page}
             self._received = deque(entry for entry in self._received if entry[0] not in read_ids)
-        pending = []
+        pending, callers = [], self._connection.client.caller_filter
         for archived in page:
-            sender = archived.message.get("from", "")
-            if is_addressed_to(self._own_jid, archived.message) and not self._connection.client.caller_filter.drops_from(
-                sender
-            ):
+            if is_addressed_to(self._own_jid, archived.message) and not callers.drops_from(archived.message.get("from", "")):
                 self.received_count += 1
                 if (stored := await self._receive(archived.message)) is not None:
                     pending.append(stored)

@@ -12,7 +12,7 @@ import pytest
 from slixmpp.exceptions import IqTimeout
 from spade.message import Message
 
-from spade_coreason import AgentRequest, Response, Session
+from spade_coreason import AgentRequest, Peers, Response, ResponseHandler, Session, SessionHandle
 from spade_coreason.contracts import AgentDefinition
 from spade_coreason.domain.callers import is_caller
 from spade_coreason.domain.channel_kinds import PERSON, PROGRAM, SPADE, ChannelKind
@@ -23,8 +23,9 @@ from spade_coreason.runtime import OutboundMessage
 from spade_coreason.xmpp.client import AgentClient
 from spade_coreason.xmpp.codec.archive import ArchivedMessage
 from spade_coreason.xmpp.connection.caller_filter import FROM_CALLER, TO_CALLER, CallerFilter
+from spade_coreason.xmpp.local_exchange import LocalExchange
 from tests.support.callers import CALLERS, SHOP, USER, WEBSITE, admit_callers
-from tests.support.hosting import Echo, OnlineAgent, container, endpoint_of, envelope, record_sent, run_agent
+from tests.support.hosting import Echo, FunctionAgent, OnlineAgent, container, endpoint_of, envelope, record_sent, run_agent
 from tests.support.servers.clients import StockClient
 from tests.support.servers.server import XmppServer
 from tests.support.wait import TIMEOUT_S, eventually
@@ -191,6 +192,49 @@ async def test_a_caller_in_the_roster_of_the_account_is_no_contact(prosody: Xmpp
 
 
 # What goes out
+
+
+async def favourite(request: AgentRequest, session: Session, response: Response) -> None:
+    """Remember the city of a person. "?" asks for it."""
+    city = await session.get("city", "nothing") if request.payload["query"] == "?" else request.payload["query"]
+    await session.store("city", city)
+    await response.markdown(f"{city} {request.metadata.get('root_sender')} {request.metadata.get('hides_person')}")
+
+
+@pytest.mark.parametrize("way", ["over the server", "in the process"])
+async def test_two_callers_behind_an_agent_are_two_unknown_people_at_the_next(
+    prosody: XmppServer, tmp_path: Path, way: str
+) -> None:
+    answers: list[str] = []
+    exchange = LocalExchange() if way == "in the process" else None
+    async with run_agent(
+        FunctionAgent(favourite), prosody, tmp_path, trusted_domains=["localhost"], local_exchange=exchange
+    ) as last:
+
+        def make_relay(peers: Peers) -> FunctionAgent:
+            async def assist(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
+                answers.append((await peers.ask(last.jid, request.payload["query"], separate=True)).text)
+
+            return FunctionAgent(assist)
+
+        async with run_agent(
+            make_relay, prosody, tmp_path, trusted_domains=["localhost"], local_exchange=exchange, access=["*"]
+        ) as relay:
+            admit_callers(relay.gateway.access)
+            sent = record_sent(relay)
+            for caller in (WEBSITE, SHOP, USER):
+                for query in ("Berlin", "?"):
+                    relay.gateway.receive(request_of(caller, query, PROGRAM))
+                    await eventually(lambda: not relay.runner.turns_in_flight)
+                assert answers[-2:] == ["Berlin None True", "nothing None True"]
+            await wait_for_server(relay)
+            for jid in (relay.jid, WEBSITE, SHOP, USER):
+                assert await last.repository.load_variables("person", jid) == {}
+            assert "callers" not in "".join(sent)
+            if exchange is not None:
+                assert exchange.delivered_count >= 6
+            else:
+                assert '"rootsender":"hidden"' in "".join(sent)
 
 
 class Working:
