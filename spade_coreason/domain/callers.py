@@ -20,7 +20,7 @@ CALLER_REMEDY = "callers of doors get access by a key: spade-coreason keys creat
 CALLER_IS_NO_AGENT = "was not asked: this is the address of a caller of a door, which is no agent; name another agent"
 
 HIDDEN_PERSON = "hidden"
-"""The root sender of a request of an agent that must not name the person behind its own. It is no JID, so it is nobody's."""
+"""The root sender of a request of an agent that must not name the person behind its own. It is no JID, so it names no one."""
 
 _IDEOGRAPHIC_DOTS = str.maketrans("\u3002\uff0e\uff61", "...")  # RFC 3490, 3.1
 _IGNORED_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Zs", "Zl", "Zp"})
@@ -46,7 +46,7 @@ def is_caller(jid: str) -> bool:
 def refuse_caller(address: str) -> str:
     """Return an address or a domain of someone else. ValueError, with the remedy, for one in the domain of callers."""
     if is_caller(address):
-        raise ValueError(f'"{address}" is in {CALLERS_DOMAIN}, which is nobody\'s address; {CALLER_REMEDY}')
+        raise ValueError(f'"{address}" is in {CALLERS_DOMAIN}, where no account can be; {CALLER_REMEDY}')
     return address
 
 

@@ -106,7 +106,7 @@ async def test_the_address_of_a_caller_leaves_in_no_request_to_another_agent() -
             sent.append((sender, to, item))
             deliver(sender, to, item)
 
-        t._network.send = send  # type: ignore[method-assign]
+        t._network.send = send  # type: ignore[method-assign, assignment]
         assert await ask(t, "Berlin", WEBSITE) == "Berlin None True"
         between = [str(item) for sender, to, item in sent if "callers" not in sender and "callers" not in to]
         assert len(between) >= 4
@@ -216,7 +216,8 @@ async def test_a_notification_to_a_caller_that_is_stored_is_refused_and_not_sent
 async def test_no_topic_has_a_caller_as_publisher_or_subscriber() -> None:
     async with AgentTester(favourite, peers={"topics@localhost": TopicBroker}, topics="topics@localhost") as t:
         admit_everywhere(t)
-        store = t.built_agents["topics@localhost"]._store
+        broker: Any = t.built_agents["topics@localhost"]
+        store = broker._store
         with pytest.raises(ValueError, match="callers of doors get access by a key"):
             await store.publish("news", {}, publisher=WEBSITE, request_id=uuid4())
         with pytest.raises(ValueError, match="callers of doors get access by a key"):
@@ -257,4 +258,12 @@ async def test_operators_are_not_asked_to_admit_a_caller() -> None:
         assert requests.ask_operators("stranger@elsewhere.example")
         await t.settled()
         [question] = t.messages(ALICE)
-        assert "stranger@elsewhere.example wants to talk" in question.text
+        assert "stranger@elsewhere.example wants to talk" in str(question.text)
+
+
+async def test_an_operator_cannot_admit_a_caller() -> None:
+    async with AgentTester(favourite, policy=Policy(operators=frozenset({ALICE}))) as t:
+        [answer] = await t.say("/admit website@CALLERS.invalid", user=ALICE)
+        assert "callers of doors get access by a key: spade-coreason keys create" in answer
+        assert not t.gateways[t.jid].access.approved
+        assert await t.say(f"/reject {WEBSITE}", user=ALICE) == [f"{WEBSITE} may not talk to me any more."]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 from xml.etree.ElementTree import fromstring
 
@@ -69,7 +70,8 @@ def receive(agent: OnlineAgent, stanza: str) -> None:
 
 def record_received(agent: OnlineAgent) -> list[str]:
     """Record what the server sends to the agent from now on."""
-    client, received = agent.host.connection.client, list[str]()
+    client: Any = agent.host.connection.client
+    received: list[str] = []
     read = client.data_received
 
     def record(data: bytes) -> None:

@@ -1,4 +1,4 @@
-"""A filter for the domain of callers of doors, which is nobody's on the wire: nothing comes from it, and nothing goes to it."""
+"""A filter for the domain of callers of doors: nothing on the wire comes from it, and nothing goes to it."""
 
 from __future__ import annotations
 
