@@ -229,7 +229,7 @@ async def test_a_manifest_that_changes_is_shown_and_published_again(real_server:
         expected = alice.xmpp.plugin["xep_0115"].generate_verstring(disco, "sha-1")
         await next_presence(alice, agent.jid, lambda stanza: any(caps.get("ver") == expected for caps in stanza.xml.iter(CAPS)))
         async with asyncio.timeout(TIMEOUT_S):
-            while "storms" not in ((await published_item(alice, agent.jid, CARD)).text or ""):  # it has no event
+            while "storms" not in ((await published_item(alice, agent.jid, CARD)).text or ""):  # noqa: ASYNC110 - it has no event
                 await asyncio.sleep(0.05)
 
 
