@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from spade_coreason import AgentTester
 from spade_coreason.domain.access import AccessPolicy
-from spade_coreason.domain.callers import caller_address, person_below
+from spade_coreason.domain.callers import caller_address, key_of, person_below
 
 WEBSITE, SHOP = caller_address("website"), caller_address("shop")
 USER = person_below("website", "ann@example.org")
@@ -15,7 +15,7 @@ CALLERS = (WEBSITE, SHOP, USER)
 
 def admit_callers(access: AccessPolicy, callers: Iterable[str] = CALLERS) -> None:
     """Let callers talk to an agent."""
-    access.approved.update(callers)
+    access.callers = {**access.callers, **dict.fromkeys(map(key_of, callers), "")}
 
 
 def admit_everywhere(tester: AgentTester) -> None:
