@@ -1,0 +1,201 @@
+"""Keys of a running platform: each change has effect at once, for the HTTP server and for the agents."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spade_coreason import AgentDefinition, AgentRequest, Platform, Response, Session, load_settings
+from spade_coreason.domain.callers import caller_address
+from spade_coreason.doors.caller import Caller
+from spade_coreason.doors.doors import DoorAgent
+from spade_coreason.exceptions import ConfigError
+from spade_coreason.operations.client import call_platform
+from spade_coreason.operations.table import OPERATIONS
+from spade_coreason.xmpp.servers.process import find_free_ports
+from tests.support.door_agents import read_all, texts_of
+from tests.support.doors import ask
+from tests.support.servers.clients import StockClient
+from tests.support.wait import TIMEOUT_S
+
+DESK, ECHO, BOSS, CAROL = "desk@localhost", "echo@localhost", "boss@localhost", "carol@localhost"
+
+
+class Desk:
+    """Answer; "wait" waits for ever."""
+
+    waiting = asyncio.Event()
+
+    def __init__(self) -> None:
+        self.manifest = AgentDefinition.simple("desk")
+        Desk.waiting = asyncio.Event()
+
+    async def assist(self, request: AgentRequest, session: Session, response: Response) -> None:
+        if request.payload["query"] == "wait":
+            Desk.waiting.set()
+            await asyncio.Event().wait()
+        await response.markdown(f"done for {session.identity.id}")
+
+
+@dataclass
+class Running:
+    """A running platform with an HTTP server, and two agents behind a door."""
+
+    platform: Platform
+
+    async def call(self, operation_name: str, /, **arguments: Any) -> Any:
+        """Call an operation of the platform, as a command does."""
+        operation = OPERATIONS[operation_name]
+        result, _ = await asyncio.to_thread(
+            call_platform, self.platform.settings.data_dir, operation, operation.read_arguments(arguments)
+        )
+        return result
+
+    async def accepts(self, secret: str) -> bool:
+        """Return True if the HTTP server accepts a secret."""
+        assert self.platform.settings.web is not None
+        reply = await ask(self.platform.settings.web, "/nothing", key=secret)
+        assert reply.status in (401, 404)
+        return reply.status == 404
+
+    def agent(self, name: str = "desk") -> DoorAgent:
+        """Return an agent as its doors see it."""
+        found = self.platform.doors.find("openai", self.caller("any"), name)
+        assert found is not None
+        return found
+
+    def caller(self, key: str, account: str = "") -> Caller:
+        """Return the caller with a key as a request had it that came while the key was live."""
+        return Caller(key, caller_address(key), account, frozenset({DESK, ECHO}), names_users=False)
+
+    async def is_admitted(self, caller: Caller, name: str = "desk") -> bool:
+        """Return True if an agent answers a caller."""
+        events = await read_all(self.agent(name).ask(caller, {"query": "hello"}))
+        assert events[-1].type in ("request.completed", "request.failed", "request.refused")
+        return events[-1].type == "request.completed"
+
+
+@asynccontextmanager
+async def run_platform(directory: Path) -> AsyncIterator[Running]:
+    [port] = find_free_ports(1)
+    agents = [
+        {"jid": DESK, "agent": "tests.app.test_keys:Desk", "doors": ["openai"]},
+        {"jid": ECHO, "agent": "spade_coreason.agents.echo:EchoAgent", "doors": ["openai"]},
+    ]
+    values = {
+        "server": {"mode": "embedded"},
+        "data_dir": str(directory / "data"),
+        "web": {"port": port},
+        "access": {"allow": [CAROL, "guest@localhost"], "operators": [BOSS]},
+        "agents": agents,
+    }
+    file = directory / "platform.yaml"
+    file.write_text(json.dumps(values))
+    async with Platform(load_settings(file, directory, {})) as platform:
+        yield Running(platform)
+
+
+@pytest.fixture
+async def running(tmp_path: Path) -> AsyncIterator[Running]:
+    async with run_platform(tmp_path) as running:
+        yield running
+
+
+async def test_a_key_has_effect_from_its_creation_to_its_revocation(running: Running) -> None:
+    website = running.caller("website")
+    assert not await running.is_admitted(website)
+    first = (await running.call("keys.create", name="website", agents=["desk"])).secret
+    assert await running.accepts(first)
+    assert texts_of(await read_all(running.agent().ask(website, {"query": "hello"}))) == ["done for website@callers.invalid"]
+    assert not await running.is_admitted(website, "echo")
+    second = (await running.call("keys.rotate", name="website")).secret
+    assert await running.accepts(first)
+    third = (await running.call("keys.rotate", name="website", keep_s=0)).secret
+    assert [await running.accepts(secret) for secret in (first, second, third)] == [False, False, True]
+    await running.call("keys.revoke", name="website")
+    assert not await running.accepts(third)
+    assert not await running.is_admitted(website)
+
+
+async def test_a_revoked_key_ends_what_its_callers_ask(running: Running) -> None:
+    await running.call("keys.create", name="website", agents=["desk"])
+    reply = running.agent().ask(running.caller("website"), {"query": "wait"})
+    await asyncio.wait_for(Desk.waiting.wait(), TIMEOUT_S)
+    await running.call("keys.revoke", name="website")
+    assert (await read_all(reply))[-1].type in ("request.failed", "request.refused", "request.cancelled")
+
+
+async def test_the_rejection_of_a_person_ends_their_keys_and_admitting_them_brings_none_back(running: Running) -> None:
+    secret = (await running.call("keys.create", name="editor", agents=["desk", "echo"], account=CAROL)).secret
+    editor = running.caller("editor", CAROL)
+    assert await running.is_admitted(editor)
+    reply = running.agent().ask(editor, {"query": "wait"})
+    await asyncio.wait_for(Desk.waiting.wait(), TIMEOUT_S)
+    # The configuration allows Carol, who stays admitted. Her keys are gone all the same.
+    decision = await running.call("access.reject", person=CAROL, agent="desk")
+    assert decision.is_allowed
+    assert (await read_all(reply))[-1].type in ("request.failed", "request.refused", "request.cancelled")
+    assert not await running.is_admitted(editor)
+    assert await running.is_admitted(editor, "echo")
+    assert await running.accepts(secret)
+    await running.call("access.admit", person=CAROL, agent="desk")
+    assert not await running.is_admitted(editor)
+    await running.call("keys.rotate", name="editor")
+    assert not await running.is_admitted(editor)
+    await running.call("access.reject", person=CAROL, agent="echo")
+    assert not await running.accepts(secret)
+    with pytest.raises(ConfigError, match="revoked for good"):
+        await running.call("keys.rotate", name="editor")
+
+
+async def test_a_key_asks_only_while_its_person_has_access(running: Running) -> None:
+    stranger = "stranger@elsewhere.example"
+    await running.call("keys.create", name="editor", agents=["desk"], account=stranger)
+    editor = running.caller("editor", stranger)
+    assert not await running.is_admitted(editor)
+    await running.call("access.admit", person=stranger, agent="desk")
+    assert await running.is_admitted(editor)
+
+
+async def test_the_address_of_a_key_is_rejected_at_one_agent(running: Running) -> None:
+    await running.call("keys.create", name="website", agents=["desk", "echo"])
+    await running.call("access.reject", person="website@callers.invalid", agent="desk")
+    website = running.caller("website")
+    assert not await running.is_admitted(website)
+    assert await running.is_admitted(website, "echo")
+
+
+async def test_a_person_is_told_of_their_key_at_once_also_without_notifications(running: Running) -> None:
+    assert running.platform.guest is not None
+    assert running.platform.server is not None
+    guest, password = running.platform.guest
+    async with StockClient(guest, password, running.platform.server) as client:
+        client.send("/settings notifications off", DESK)
+        await client.answer()
+        secret = (await running.call("keys.create", name="editor", agents=["desk"], account=guest)).secret
+        told = await client.answer()
+        assert str(told["from"].bare) == DESK
+        assert f"made the key editor, which asks {DESK} in your name." in told["body"]
+        assert "`spade-coreason keys revoke editor`" in told["body"]
+        assert secret[:11] not in str(told)
+
+
+async def test_keys_are_as_they_were_after_a_restart(tmp_path: Path) -> None:
+    async with run_platform(tmp_path) as running:
+        secrets = [(await running.call("keys.create", name=name, agents=["desk"])).secret for name in ("one", "two", "three")]
+        secrets.append((await running.call("keys.rotate", name="one")).secret)
+        await running.call("keys.revoke", name="two")
+        await running.call("access.reject", person="three@callers.invalid", agent="desk")
+        before = [await running.accepts(secret) for secret in secrets]
+    async with run_platform(tmp_path) as running:
+        assert before == [await running.accepts(secret) for secret in secrets] == [True, False, False, True]
+        assert await running.is_admitted(running.caller("one"))
+        assert not await running.is_admitted(running.caller("two"))
+        assert not await running.is_admitted(running.caller("three"))
