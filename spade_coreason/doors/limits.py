@@ -310,6 +310,8 @@ class _LimitedBody:
             await self._discard()
             message = {"type": "http.response.body", "body": b"", "more_body": False}
         await self._send(message)
+        # uvicorn waits for no client that reads at once, nor for one that has gone, so a long answer would block all others.
+        await asyncio.sleep(0)
 
     async def _discard(self) -> None:
         if self._awaits_consent:

@@ -176,7 +176,18 @@ async def test_a_client_that_does_not_read_is_disconnected() -> None:
     async with serve(settings, door) as server, connect(settings) as client:
         client.writer.transport.pause_reading()  # type: ignore[attr-defined] # the reader of a socket has it
         await client.send(request_of("/large"))
-        await eventually(lambda: door.open_streams == 1)
+        await eventually(lambda: door.streams == 1)
+        await eventually(lambda: door.open_streams == 0 and server.connections == 0)
+
+
+async def test_an_endless_answer_leaves_time_for_others_and_ends_with_its_client() -> None:
+    settings, door = web_settings(), ExampleDoor()
+    async with serve(settings, door) as server:
+        async with connect(settings) as client:
+            await client.send(request_of("/large"))
+            for _ in range(20):
+                await client.reader.readexactly(1_000_000)
+                assert (await ask(settings, "/whoami")).status == 200
         await eventually(lambda: door.open_streams == 0 and server.connections == 0)
 
 

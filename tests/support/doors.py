@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from spade_coreason.config.settings import WebSettings
@@ -17,6 +17,7 @@ from spade_coreason.domain.callers import caller_address
 from spade_coreason.doors.authentication import caller_of
 from spade_coreason.doors.caller import Caller
 from spade_coreason.doors.server import DoorRoutes, WebServer
+from spade_coreason.doors.streaming import EventStreamResponse
 from spade_coreason.xmpp.servers.process import find_free_ports
 
 KEY = "sc_" + "k" * 43
@@ -37,6 +38,7 @@ class ExampleDoor:
     problem: str | None = None
     """What keeps the platform from serving."""
     open_streams: int = 0
+    streams: int = 0
     calls: int = 0
 
     @property
@@ -75,10 +77,11 @@ class ExampleDoor:
         raise ValueError(f"a secret of the person: {request.headers['authorization']}")
 
     async def _stream(self, request: Request) -> Response:
-        return StreamingResponse(self._write(), media_type="text/event-stream")
+        return EventStreamResponse(self._write())
 
-    async def _write(self) -> AsyncIterator[bytes]:
+    async def _write(self) -> AsyncGenerator[bytes, None]:
         self.open_streams += 1
+        self.streams += 1
         try:
             yield b"data: first\n\n"
             await self.end.wait()
@@ -87,10 +90,11 @@ class ExampleDoor:
             self.open_streams -= 1
 
     async def _send_much(self, request: Request) -> Response:
-        return StreamingResponse(self._write_much(), media_type="text/event-stream")
+        return EventStreamResponse(self._write_much())
 
-    async def _write_much(self) -> AsyncIterator[bytes]:
+    async def _write_much(self) -> AsyncGenerator[bytes, None]:
         self.open_streams += 1
+        self.streams += 1
         try:
             while True:
                 yield bytes(65_536)

@@ -1,0 +1,54 @@
+"""An answer that is sent while it is made, such as server-sent events."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+_HEADERS = {"X-Accel-Buffering": "no"}
+"""nginx passes each event on at once."""
+
+
+class EventStreamResponse(Response):
+    """An answer in parts, by default of server-sent events (`text/event-stream`).
+
+    The generator of the parts is closed at the end, and as soon as the client has gone. Starlette's `StreamingResponse` leaves
+    that to the garbage collection, and needs two further tasks.
+    """
+
+    media_type = "text/event-stream"
+
+    def __init__(
+        self, parts: AsyncGenerator[bytes, None], *, headers: Mapping[str, str] | None = None, media_type: str | None = None
+    ) -> None:
+        super().__init__(headers={**_HEADERS, **(headers or {})}, media_type=media_type)
+        del self.headers["content-length"]
+        self._parts = parts
+        self._is_client_gone = False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the parts until the last one, or until the client has gone."""
+        task = asyncio.current_task()
+        assert task is not None
+        listener = asyncio.create_task(self._cancel_when_gone(receive, task))
+        try:
+            async with aclosing(self._parts):
+                await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+                async for part in self._parts:
+                    await send({"type": "http.response.body", "body": part, "more_body": True})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        except asyncio.CancelledError:
+            if not self._is_client_gone or task.uncancel():
+                raise
+        finally:
+            listener.cancel()
+
+    async def _cancel_when_gone(self, receive: Receive, task: asyncio.Task[object]) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        self._is_client_gone = True
+        task.cancel()
