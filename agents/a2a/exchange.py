@@ -247,14 +247,15 @@ class Exchange:
     async def _ask(self, question: str) -> str:
         """Ask the person behind the request for the agent, and return their answer."""
         text = question.strip() or translate("The remote agent {agent} needs more from you.", agent=self.name)
+        values = {"agent": self.name, "question": clean_line(text)}
         try:
             return (await self.response.ask_person(text)).text
         except QuestionExpiredError as error:
-            problem = translate("The remote agent {agent} asked, and no one answered in time: {question}")
-            raise RemoteAgentError(problem.format(agent=self.name, question=clean_line(text))) from error
+            problem = translate("The remote agent {agent} asked, and no one answered in time: {question}", **values)
+            raise RemoteAgentError(problem) from error
         except ValueError as error:
-            problem = translate("The remote agent {agent} asks, and no one can be asked here: {question}")
-            raise RemoteAgentError(problem.format(agent=self.name, question=clean_line(text))) from error
+            problem = translate("The remote agent {agent} asks, and no one can be asked here: {question}", **values)
+            raise RemoteAgentError(problem) from error
 
     def _require_success(self, state: str, text: str) -> None:
         """Raise RemoteAgentError unless a task has been completed."""

@@ -81,8 +81,15 @@ def _messages_of(tree: ast.AST, *, has_agents: bool) -> Iterator[tuple[int, tupl
             texts = tuple(argument.value for argument in arguments if isinstance(argument, ast.Constant))
             if len(texts) == _FUNCTIONS[node.func.id] and all(isinstance(text, str) for text in texts):
                 yield node.lineno, tuple(map(str, texts))
-        elif has_agents and isinstance(node, ast.ClassDef) and (text := ast.get_docstring(node)) is not None:
+        elif (
+            has_agents and isinstance(node, ast.ClassDef) and _is_agent(node) and (text := ast.get_docstring(node)) is not None
+        ):
             yield node.lineno, (text.partition("\n")[0],)
+
+
+def _is_agent(node: ast.ClassDef) -> bool:
+    has_assist = any(isinstance(part, ast.AsyncFunctionDef) and part.name == "assist" for part in node.body)
+    return has_assist or any(isinstance(base, ast.Name) and base.id.endswith("Agent") for base in node.bases)
 
 
 def main(languages: list[str]) -> None:
