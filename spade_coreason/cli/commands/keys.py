@@ -14,7 +14,7 @@ from ..account import data_option
 from ..completion import complete_agents, complete_keys
 from ..context import CLIGroup
 from ..operations import describe_none, open_platform
-from ..settings import config_option
+from ..settings import config_option, load_storage_settings
 from ..terminal.console import format_time, paint, print_cleaned, print_json, print_line, print_table
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def create(
     wanted = {"name": name, "agents": list(agents), "account": account, "lifetime_s": lifetime_s}
     with open_platform(file, data, changes=True, creates_directory=True) as platform:
         issued = platform.perform(create_key, create_key.read_arguments({**wanted, "users_by_header": users_by_header}))
-    _print_secret(issued)
+    _print_secret(issued, file, data)
 
 
 @command.command("list")
@@ -156,7 +156,7 @@ def rotate(file: Path | None, data: Path | None, name: str, keep: str) -> None:
     keep_s = 0 if keep == "0" else _parse_duration("--keep", keep, ' or "0"', MAX_KEEP_S)
     with open_platform(file, data, changes=True) as platform:
         issued = platform.perform(rotate_key, rotate_key.read_arguments({"name": name, "keep_s": keep_s}))
-    _print_secret(issued)
+    _print_secret(issued, file, data)
 
 
 @command.command("revoke")
@@ -188,14 +188,20 @@ def _parse_duration(option: str, text: str, others: str, max_s: int) -> int:
     return seconds
 
 
-def _print_secret(issued: IssuedKey) -> None:
+def _print_secret(issued: IssuedKey, file: Path | None, data: Path | None) -> None:
     """Print a secret: alone if the output is no terminal, else with its use."""
     print_cleaned(issued.secret)
     if not sys.stdout.isatty():
         return
-    key = issued.key
+    from ...config import WebSettings
+
+    key, web = issued.key, load_storage_settings(file, data).web
     end = "never ends" if key.expires_at is None else f"works until {format_time(key.expires_at)}"
     print_line()
     print_line(f"This is the secret of the key {key.name} for {', '.join(key.agents)}. It is shown this once, and {end}.")
-    print_line("Try it, if the platform has a section `web` and the agent lists the door `openai`:")
-    print_line(paint(f'  curl http://127.0.0.1:8080/v1/models -H "Authorization: Bearer {issued.secret}"', "dim"))
+    if web is None:
+        print_line("Add `web: {}` to the configuration, and `doors: [openai]` to the agent. Try it after the next start:")
+    else:
+        print_line("Try it, if the agent has the door `openai` (`doors`):")
+    url = (web or WebSettings()).public_url
+    print_line(paint(f'  curl {url}/v1/models -H "Authorization: Bearer {issued.secret}"', "dim"))
