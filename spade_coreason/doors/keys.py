@@ -83,7 +83,7 @@ class KeyRing:
         self._revoked: set[str] = set()
         self._withdrawn: set[tuple[str, str]] = set()
         self.on_lost: dict[str, Callable[[], object]] = {}
-        """What is called, by the bare JID of an agent, when a key for it is revoked or withdrawn."""
+        """Callbacks by the bare JID of an agent: a key for it was revoked or withdrawn."""
 
     async def load(self) -> None:
         """Take all keys, before the agents are built. Raise StoreError if they cannot be read."""

@@ -204,7 +204,8 @@ async def test_a_revoked_key_stays_listed_and_its_name_taken(host: OperationHost
 
 
 async def test_a_key_that_is_not_there_is_named(host: OperationHost) -> None:
-    for operation in (revoke_key, rotate_key):
+    for name in ("keys.revoke", "keys.rotate"):
+        operation = OPERATIONS[name]
         with pytest.raises(ConfigError, match="there is no key 'nothing'; `spade-coreason keys list` shows all"):
             await operation(Call(host, TESTER), operation.read_arguments({"name": "nothing"}))
 
