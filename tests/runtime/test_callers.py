@@ -266,4 +266,3 @@ async def test_an_operator_cannot_admit_a_caller() -> None:
         [answer] = await t.say("/admit website@CALLERS.invalid", user=ALICE)
         assert "callers of doors get access by a key: spade-coreason keys create" in answer
         assert not t.gateways[t.jid].access.approved
-        assert await t.say(f"/reject {WEBSITE}", user=ALICE) == [f"{WEBSITE} may not talk to me any more."]

@@ -15,7 +15,7 @@ CALLERS = (WEBSITE, SHOP, USER)
 
 def admit_callers(access: AccessPolicy, callers: Iterable[str] = CALLERS) -> None:
     """Let callers talk to an agent."""
-    access.callers = {**access.callers, **dict.fromkeys(map(key_of, callers), "")}
+    access.callers = {key_of(caller): "" for caller in callers}
 
 
 def admit_everywhere(tester: AgentTester) -> None:

@@ -291,10 +291,11 @@ async def test_no_stanza_with_the_domain_of_callers_is_on_the_wire(
             await agent.runner.initiative.notifier.notify(str(uuid4()), caller, None, "[]", "")
             with pytest.raises(PeerError, match="is the address of a caller of a door"):
                 await agent.peers.ask(caller, "hello")
-            agent.gateway.access_requests.access.approved.discard(caller)
+            agent.gateway.access.callers = {}
             agent.gateway.receive(request_of(caller, "am I a stranger?", kind))
             await agent.gateway.access_requests.decide(caller, is_admitted=True)
             await agent.gateway.access_requests.decide(caller, is_admitted=False)
+            admit_callers(agent.gateway.access)
         assert await alice.ask("/help", agent.jid)
         await wait_for_server(agent)
         assert agent.host.connection.rejected[TO_CALLER] > 0
