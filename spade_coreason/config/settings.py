@@ -577,7 +577,7 @@ class WebLimits(Section):
     """The number of connections at once. It is lowered if the system permits fewer open files."""
     connections_per_address: Count = 200
     """The number of connections of one address at once; behind a proxy, the number of its requests."""
-    requests_per_key: Count = 100
+    requests_per_key: Count = 200
     """The number of requests with one key that are answered at once, such as open streams."""
 
 
