@@ -18,7 +18,7 @@ from spade_coreason.domain.texts.translation import N_
 from spade_coreason.llm.options import parse_options
 from spade_coreason.runtime.event_emitter import EventEmitter
 
-from .errors import RemoteAgentError
+from .errors import RemoteAgentError, TaskLostError
 from .options import RemoteOptions
 from .reading import describe_card, make_manifest, name_of
 
@@ -114,7 +114,9 @@ class RemoteA2AAgent:
         except RemoteAgentError as error:
             if error.remedy:
                 log.warning("%s (%s)", error, error.remedy)
-            if exchange.is_open:
+            if error.was_not_sent:
+                self._connection = None  # it may have moved, which its card says
+            if exchange.is_open and not isinstance(error, TaskLostError):
                 self._cancel_later(exchange.task_id)
             await response.error(str(error), recoverable=error.is_transient)
         except asyncio.CancelledError:
@@ -171,7 +173,7 @@ class RemoteA2AAgent:
             async with asyncio.timeout(self._options.timeout_s):
                 await (await self._connect()).cancel_task(task_id)
         except (RemoteAgentError, TimeoutError) as error:
-            log.warning("a task of %s is not cancelled: %s", self._manifest.metadata.name, error)
+            log.info("a task of %s is not cancelled: %s", self._manifest.metadata.name, error)
 
 
 _DESCRIPTION = N_("An agent elsewhere, which is asked by A2A")

@@ -46,6 +46,17 @@ _LONGEST_PAUSE_S = 20.0
 """A longer pause is not waited for: the request fails, and its text names the time."""
 _UNREADABLE = (ParseError, ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError)
 """What the SDK raises for answers that are not those of an A2A agent."""
+_ERRORS = (
+    A2AError,
+    httpx.HTTPError,
+    httpx.InvalidURL,
+    httpx.StreamError,
+    FetchError,
+    ConfigError,
+    RemoteAgentError,
+    UnusableAnswerError,
+    *_UNREADABLE,
+)
 _UNAVAILABLE_STATUSES = (408, 429, 500, 502, 503, 504)
 _NOT_SENT_STATUSES = (429, 503)
 
@@ -101,19 +112,20 @@ class Connection:
         await _call(self.name, lambda: self._client.cancel_task(CancelTaskRequest(id=task_id)))
 
     async def _begin(self, events: AsyncGenerator[StreamResponse]) -> tuple[StreamResponse, AsyncGenerator[StreamResponse]]:
+        described = self._describe_errors(events)
         try:
-            return await anext(events), self._iterate(events)
+            return await anext(described), described
         except StopAsyncIteration:
             raise A2AClientError("no event") from None
 
-    async def _iterate(self, events: AsyncGenerator[StreamResponse]) -> AsyncGenerator[StreamResponse]:
+    async def _describe_errors(self, events: AsyncGenerator[StreamResponse]) -> AsyncGenerator[StreamResponse]:
         async with aclosing(events):
             while True:
                 try:
                     event = await anext(events)
                 except StopAsyncIteration:
                     return
-                except Exception as error:  # the SDK lets those of its parsers through
+                except _ERRORS as error:
                     raise describe_error(self.name, error) from error
                 yield event
 
@@ -185,19 +197,20 @@ async def _call(name: str, work: Callable[[], Awaitable[T]], *, is_repeatable: b
     for number in range(_TRIES):
         try:
             return await work()
-        except Exception as error:  # the SDK lets those of its parsers through
+        except _ERRORS as error:
             problem = describe_error(name, error)
+            cause = error.__cause__ if problem is error else error
             pause_s = problem.retry_after_s if problem.retry_after_s is not None else _FIRST_PAUSE_S * 4**number
             may_repeat = problem.is_transient and (is_repeatable or problem.was_not_sent)
             if not may_repeat or number == _TRIES - 1 or pause_s > _LONGEST_PAUSE_S:
-                raise problem from error
+                raise problem from cause
             log.debug("%s; tried again in %g s", problem, pause_s)
             await asyncio.sleep(pause_s)
     raise AssertionError("unreachable")
 
 
 def describe_error(name: str, error: Exception) -> RemoteAgentError:
-    """Return an error of the SDK, of HTTP or of the URL policy as one line that names the agent. Raise what is none."""
+    """Return one of `_ERRORS` as one line that names the agent."""
     cause = error.__cause__
     http_error = error if isinstance(error, httpx.HTTPError) else cause if isinstance(cause, httpx.HTTPError) else None
     if isinstance(error, RemoteAgentError):
@@ -219,13 +232,14 @@ def describe_error(name: str, error: Exception) -> RemoteAgentError:
         return _make_error(name, translate("it does not answer in time"), is_transient=True, was_not_sent=was_not_sent)
     if http_error is not None and _is_unexplained(error):
         was_not_sent = isinstance(http_error, httpx.ConnectError)
+        if was_not_sent and "CERTIFICATE_VERIFY_FAILED" in str(http_error):
+            remedy = "for an authority of your own, set server.tls.ca_file to its certificate"
+            return _make_error(name, translate("its certificate is not trusted"), remedy=remedy)
         problem = translate("it cannot be reached") if was_not_sent else translate("the connection fails")
         return _make_error(name, problem, is_transient=True, was_not_sent=was_not_sent)
     if isinstance(error, A2AError) and not isinstance(error, A2AClientError):
         return _make_error(name, translate("it refuses this: {message}", message=clean_line(error.message)))
-    if isinstance(error, (A2AClientError, httpx.InvalidURL, *_UNREADABLE)):
-        return _make_error(name, translate("its answer is not A2A 1.0"))
-    raise error
+    return _make_error(name, translate("its answer is not A2A 1.0"))
 
 
 def _is_unexplained(error: Exception) -> bool:

@@ -16,7 +16,7 @@ from spade_coreason import AgentRequest, Files, Response, Session
 from spade_coreason.contracts import CloudEvent
 from spade_coreason.domain.questions import MAX_QUESTION_CHARACTERS
 from spade_coreason.domain.texts.translation import translate
-from spade_coreason.exceptions import QuestionExpiredError
+from spade_coreason.exceptions import ConfigError, QuestionExpiredError
 
 from .connection import Connection, describe_error
 from .errors import RemoteAgentError, TaskLostError, UnusableAnswerError
@@ -27,6 +27,7 @@ TASK_EVENT = "ai.coreason.a2a.task"
 """The type of the recorded event that has the ids of the remote task and its context."""
 _CONTEXT_TURNS = 20
 """The newest turns of a conversation, of which the last with a context gives it."""
+_MAX_ID_CHARACTERS = 500
 _MAX_EMPTY_STREAMS = 3
 """Streams without anything new that end before the task does, after which it is only polled."""
 
@@ -109,7 +110,7 @@ class Exchange:
             if event.HasField("message"):
                 writer = self._make_writer()
                 await writer.add_parts(event.message.parts)
-                self._events = None
+                await self._close_events()
                 return {"task": None, "context": event.message.context_id or context_id, "outputs": writer.outputs or []}
             self.task_id, context_id = _ids_of(event)
             self.is_open = True
@@ -145,9 +146,17 @@ class Exchange:
         ParseDict({"parts": parts}, message)
         self._events = await connection.send(message)
         first = self._events[0]
+        if max(map(len, _ids_of(first))) > _MAX_ID_CHARACTERS:
+            limit = f"{_MAX_ID_CHARACTERS:,}"
+            raise UnusableAnswerError(translate("the id of its task has more than {limit} characters", limit=limit))
         if not first.HasField("message") and not _ids_of(first)[0]:
             raise RemoteAgentError(translate("The remote agent {agent} names no task.", agent=self.name))
         return first
+
+    async def _close_events(self) -> None:
+        events, self._events = self._events, None
+        if events is not None:
+            await events[1].aclose()
 
     # Following a task
 
@@ -253,7 +262,7 @@ class Exchange:
         except QuestionExpiredError as error:
             problem = translate("The remote agent {agent} asked, and no one answered in time: {question}", **values)
             raise RemoteAgentError(problem) from error
-        except ValueError as error:
+        except (ValueError, ConfigError) as error:  # also in a process of its own, which cannot wait
             problem = translate("The remote agent {agent} asks, and no one can be asked here: {question}", **values)
             raise RemoteAgentError(problem) from error
 

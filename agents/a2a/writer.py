@@ -19,8 +19,10 @@ from .reading import clean_line, join_texts, make_link, read_data
 
 _MAX_CHARACTERS = 4_000_000
 """The most characters of the texts of one answer."""
-_MAX_STORED_CHARACTERS = 400_000
-"""The most characters of an answer that is stored as a durable step; a longer one is fetched again."""
+_MAX_STORED_BYTES = 700_000
+"""The most bytes of an answer that is stored as a durable step; a longer one is not recorded if the turn runs again."""
+_MAX_ARTIFACTS = 1000
+_MAX_ID_CHARACTERS = 200
 
 
 @dataclass(eq=False)
@@ -69,11 +71,13 @@ class ReplyWriter:
     @property
     def outputs(self) -> list[dict[str, Any]] | None:
         """The texts and data that were written, as JSON; None if they are too long to be stored."""
-        return self._stored if len(dump_json(self._stored)) <= _MAX_STORED_CHARACTERS else None
+        return self._stored if len(dump_json(self._stored).encode()) <= _MAX_STORED_BYTES else None
 
     async def add_artifact(self, artifact: Any, *, append: bool = False, is_last: bool = False) -> None:
         """Write an artifact, or if `append` a further piece of it. What of it is written already is left out."""
-        shown = self._shown.setdefault(artifact.artifact_id, _ShownArtifact())
+        shown = self._shown.setdefault(artifact.artifact_id[:_MAX_ID_CHARACTERS], _ShownArtifact())
+        if len(self._shown) > _MAX_ARTIFACTS:
+            raise UnusableAnswerError(translate("its answer has more than {limit} artifacts", limit=f"{_MAX_ARTIFACTS:,}"))
         text = join_texts(artifact.parts)
         if not append:
             length = shown.length

@@ -6,24 +6,32 @@ import asyncio
 import gzip
 import json
 import logging
+import ssl
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from a2a.types import AgentInterface
 from google.protobuf.json_format import MessageToDict
 from starlette.responses import PlainTextResponse
 
 from agents.a2a import RemoteA2AAgent
-from agents.a2a.options import CARD_PATH
+from agents.a2a.options import CARD_PATH, RemoteOptions
+from agents.a2a.transport import PolicyTransport
 from spade_coreason import AgentDefinition, AgentTester, ConfigError
+from spade_coreason.domain.environment.https_trust import HttpsTrust
 from spade_coreason.exceptions import PeerFailedError
-from spade_coreason.runtime import PeerEvent
+from spade_coreason.runtime import Files, PeerEvent
+from spade_coreason.runtime.files import refuse_upload
+from spade_coreason.runtime.url_policy import UrlPolicy
 from tests.support.a2a_server import JSONRPC, make_card, run_a2a_server
+from tests.support.certificates import sign_by_itself
 from tests.support.proxy_server import ProxyServer
 from tests.support.wait import eventually
 from tests.support.web_server import WebServer, page, redirect
@@ -143,6 +151,18 @@ async def test_an_agent_that_is_down_is_asked_again_later(caplog: pytest.LogCapt
             assert card.name == "Weather desk"
 
 
+async def test_an_agent_that_has_moved_is_found_by_its_card() -> None:
+    async with WebServer() as web, AsyncExitStack() as stack:
+        async with run_a2a_server() as server:
+            web.pages[CARD_PATH] = card_page(server.url)
+            t = await stack.enter_async_context(AgentTester(remote(web.url(""))))
+            assert await t.say("say hello") == ["hello"]
+        assert await t.say("say hello") == ["The remote agent Weather desk cannot answer: it cannot be reached."]
+        async with run_a2a_server() as server:
+            web.pages[CARD_PATH] = card_page(server.url)
+            assert await t.say("say hello") == ["hello"]
+
+
 async def test_a_manifest_that_is_given_is_not_replaced() -> None:
     manifest = AgentDefinition.simple("my weather", description="Mine")
     async with run_a2a_server() as server, AgentTester(remote(server.url), manifest=manifest) as t:
@@ -209,6 +229,43 @@ async def test_an_answer_that_redirects_is_not_followed() -> None:
         web.pages = {CARD_PATH: card_page(web.url("")), RPC: redirect(f"{server.url}/rpc", "307 Temporary Redirect")}
         assert await problem_of(remote(web.url(""))) == ("it redirects (HTTP 307), which is not followed", False)
         assert server.requests == []
+
+
+async def test_the_connection_goes_to_the_address_that_was_checked() -> None:
+    asked: list[str] = []
+
+    async def resolve(host: str, port: int) -> list[str]:
+        asked.append(host)
+        return ["127.0.0.5", "127.0.0.3"]  # nothing listens on the first
+
+    options = RemoteOptions(url="http://agent.example:1")
+    async with WebServer({"/": page(b"hello")}) as web:
+        transport = PolicyTransport(options, UrlPolicy(LOOPBACK, resolve), HttpsTrust())
+        async with httpx.AsyncClient(transport=transport) as client:
+            response = await client.get(f"http://agent.example:{web.port}/")
+            assert (response.text, str(response.url)) == ("hello", f"http://agent.example:{web.port}/")
+        assert f"host: agent.example:{web.port}" in web.requests[0].lower()
+    assert asked == ["agent.example"]
+
+
+@pytest.mark.parametrize(
+    ("name", "answer"),
+    [
+        ("localhost", "hello"),
+        ("other.example", "The remote agent localhost cannot answer: its certificate is not trusted."),
+    ],
+)
+async def test_the_certificate_has_the_name_of_the_host(name: str, answer: str, tmp_path: Path) -> None:
+    certificate = sign_by_itself(tmp_path, name)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate.certificate, certificate.key)
+    files = Files(refuse_upload, trust=HttpsTrust(certificate.ca_file))
+    result = {"message": {"messageId": "m", "role": "ROLE_AGENT", "parts": [{"text": "hello"}]}}
+    async with WebServer(host="127.0.0.1", tls=context) as web:
+        url = f"https://localhost:{web.port}"
+        web.pages = {CARD_PATH: card_page(url), RPC: page(json.dumps({"jsonrpc": "2.0", "id": 1, "result": result}).encode())}
+        async with AgentTester(lambda: RemoteA2AAgent(files=files, url=url, allow_private=LOOPBACK)) as t:
+            assert await t.say("hi") == [answer]
 
 
 # Headers
