@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import getpass
+import re
 import signal
 import sys
 import threading
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
     A = TypeVar("A", bound=Arguments)
 R = TypeVar("R")
 
+_DURATION = re.compile(r"([1-9]\d{0,4})([mhd])", re.ASCII)
+_UNIT_S = {"m": 60, "h": 3600, "d": 86_400}
+
 OnProgress = Callable[[int, int], object]
 
 
@@ -56,6 +60,17 @@ def parse_address(address: str, option: str) -> str:
         return parse_jid(address)
     except ValueError as error:
         raise ConfigError(option, str(error)) from error
+
+
+def parse_duration(option: str, text: str, others: str, max_s: int) -> int:
+    """Parse the value of an option into seconds: "30m", "12h" or "90d". `others` is what else may be written, for the error."""
+    found = _DURATION.fullmatch(text)
+    if found is None:
+        raise ConfigError(option, f'{text!r:.40} is no time; write it as "30m", "12h"{others}')
+    seconds = int(found[1]) * _UNIT_S[found[2]]
+    if seconds > max_s:
+        raise ConfigError(option, f"{text} is too long; the most is {max_s // _UNIT_S['d']}d")
+    return seconds
 
 
 def id_argument(name: str, complete: Callable[..., list[str]]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

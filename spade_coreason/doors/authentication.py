@@ -60,7 +60,7 @@ class Authentication:
         self._find = find
         self._requests_per_key = requests_per_key
         self._running = Counter[str]()
-        self._wrong_keys = _WrongKeys(now)
+        self._wrong_keys = WrongSecrets("key", now)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         caller = self._identify(scope)
@@ -134,15 +134,19 @@ class _Minute:
     count: int = 0
 
 
-class _WrongKeys:
-    """The wrong keys of each address within a minute. A key that is right is never refused for those of others."""
+class WrongSecrets:
+    """The wrong keys or signatures of each address within a minute. A right one is never refused for those of others.
 
-    def __init__(self, now: Callable[[], float]) -> None:
+    `what` is the noun for the log.
+    """
+
+    def __init__(self, what: str, now: Callable[[], float] = time.monotonic) -> None:
+        self._what = what
         self._now = now
         self._minutes: OrderedDict[str, _Minute] = OrderedDict()
 
     def count(self, address: str) -> float | None:
-        """Count a wrong key. Return the seconds until the next minute if there were too many."""
+        """Count a wrong one. Return the seconds until the next minute if there were too many."""
         group, now = group_address(address), self._now()
         minute = self._minutes.get(group)
         if minute is None or minute.ends <= now:
@@ -153,9 +157,10 @@ class _WrongKeys:
             self._minutes.popitem(last=False)
         minute.count += 1
         if minute.count == 1:
-            log.warning("a request from %s has a wrong key", address)
+            log.warning("a request from %s has a wrong %s", address, self._what)
         if minute.count <= _WRONG_KEYS:
             return None
         if minute.count == _WRONG_KEYS + 1:
-            log.warning("more than %d requests from %s within a minute have wrong keys", _WRONG_KEYS, address)
+            text = "more than %d requests from %s within a minute have a wrong %s"
+            log.warning(text, _WRONG_KEYS, address, self._what)
         return minute.ends - now

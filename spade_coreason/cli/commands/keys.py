@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from ...exceptions import ConfigError
 from ..account import data_option
 from ..completion import complete_agents, complete_keys
 from ..context import CLIGroup
-from ..operations import describe_none, open_platform
+from ..operations import describe_none, open_platform, parse_duration
 from ..settings import config_option, load_storage_settings
 from ..terminal.console import format_time, paint, print_cleaned, print_json, print_line, print_table
 
@@ -21,8 +19,6 @@ if TYPE_CHECKING:
     from ...operations.doors.keys import IssuedKey
 
 _FILE = "config/platform.yaml, if it exists"
-_DURATION = re.compile(r"([1-9]\d{0,4})([mhd])", re.ASCII)
-_UNIT_S = {"m": 60, "h": 3600, "d": 86_400}
 
 
 @click.group("keys", cls=CLIGroup)
@@ -90,7 +86,7 @@ def create(
 
     lifetime_s = None
     if expires != "never":
-        lifetime_s = _parse_duration("--expires", expires, ', "90d" or "never"', MAX_LIFETIME_S)
+        lifetime_s = parse_duration("--expires", expires, ', "90d" or "never"', MAX_LIFETIME_S)
     wanted = {"name": name, "agents": list(agents), "account": account, "lifetime_s": lifetime_s}
     with open_platform(file, data, changes=True, creates_directory=True) as platform:
         issued = platform.perform(create_key, create_key.read_arguments({**wanted, "users_by_header": users_by_header}))
@@ -153,7 +149,7 @@ def rotate(file: Path | None, data: Path | None, name: str, keep: str) -> None:
     """
     from ...operations.doors.keys import MAX_KEEP_S, rotate_key
 
-    keep_s = 0 if keep == "0" else _parse_duration("--keep", keep, ' or "0"', MAX_KEEP_S)
+    keep_s = 0 if keep == "0" else parse_duration("--keep", keep, ' or "0"', MAX_KEEP_S)
     with open_platform(file, data, changes=True) as platform:
         issued = platform.perform(rotate_key, rotate_key.read_arguments({"name": name, "keep_s": keep_s}))
     _print_secret(issued, file, data)
@@ -176,16 +172,6 @@ def revoke(file: Path | None, data: Path | None, name: str) -> None:
     with open_platform(file, data, changes=True) as platform:
         key = platform.perform(revoke_key, OfKey(name=name))
     print_line(f"The key {key.name} is revoked.")
-
-
-def _parse_duration(option: str, text: str, others: str, max_s: int) -> int:
-    found = _DURATION.fullmatch(text)
-    if found is None:
-        raise ConfigError(option, f'{text!r:.40} is no time; write it as "30m", "12h"{others}')
-    seconds = int(found[1]) * _UNIT_S[found[2]]
-    if seconds > max_s:
-        raise ConfigError(option, f"{text} is too long; the most is {max_s // _UNIT_S['d']}d")
-    return seconds
 
 
 def _print_secret(issued: IssuedKey, file: Path | None, data: Path | None) -> None:
