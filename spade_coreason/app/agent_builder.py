@@ -12,7 +12,7 @@ from ..config import AgentSettings, Settings
 from ..contracts import Agent, Interceptor
 from ..domain.environment.https_trust import HttpsTrust
 from ..domain.jid import bare_jid, jid_domain
-from ..doors import KeyRing
+from ..doors import KeyRing, WebhookRing
 from ..exceptions import StoreError
 from ..memory import AgentInteractionMemory
 from ..operations.host import OperationHost
@@ -64,6 +64,7 @@ class AgentBuilder:
         database: Database,
         crash_guard: CrashGuard,
         key_ring: KeyRing,
+        webhook_ring: WebhookRing,
         *,
         on_conversation_end: tuple[OnConversationEnd, ...],
         interceptors: Sequence[InterceptorSource],
@@ -74,6 +75,8 @@ class AgentBuilder:
         self._crash_guard = crash_guard
         self.key_ring = key_ring
         """The keys with which callers reach the agents by doors."""
+        self.webhook_ring = webhook_ring
+        """The webhooks by which events reach them."""
         self._on_conversation_end = on_conversation_end
         self._interceptors = interceptors
         self._channels = channels
@@ -173,11 +176,11 @@ class AgentBuilder:
         return runtime
 
     def _admit_callers(self, jid: str, access_requests: AccessRequests) -> None:
-        """Let callers with live keys reach an agent. A rejection of a person ends the keys that stand for them."""
+        """Let callers with live keys and webhooks reach an agent. A rejection of a person ends the keys that stand for them."""
         key_ring = self.key_ring
-        access_requests.access.callers = key_ring.callers_of(jid)
+        access_requests.access.callers = self.webhook_ring.callers_of(jid, key_ring.callers_of(jid))
         access_requests.decided.subscribe(lambda person, is_admitted: None if is_admitted else key_ring.withdraw(jid, person))
-        key_ring.on_lost[jid] = access_requests.access_lost.emit
+        key_ring.on_lost[jid] = self.webhook_ring.on_lost[jid] = access_requests.access_lost.emit
 
     def _load_agent(self, place: str, settings: AgentSettings, parts: AgentParts) -> Agent:
         spec, project, options = settings.agent, self.settings.project, settings.options

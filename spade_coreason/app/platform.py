@@ -18,7 +18,7 @@ from ..config import AgentSettings, RunFile, Settings, write_run_file
 from ..contracts.base import utc_now
 from ..domain.channel_kinds import DOOR_CHANNEL
 from ..domain.jid import bare_jid, jid_domain
-from ..doors import Doors, KeyRing
+from ..doors import Doors, KeyRing, WebhookRing
 from ..exceptions import (
     ConfigError,
     ConnectError,
@@ -258,11 +258,14 @@ class Platform:
             raise ConfigError(settings.place("storage.memory_dir"), problem) from error
         key_ring = KeyRing(self.database)
         await key_ring.load()
+        webhook_ring = WebhookRing(self.database)
+        await webhook_ring.load()
         self._builder = AgentBuilder(
             settings,
             self.database,
             self._crash_guard,
             key_ring,
+            webhook_ring,
             on_conversation_end=self._on_conversation_end,
             interceptors=self._interceptors,
             channels=self._channels,
@@ -291,7 +294,14 @@ class Platform:
         """Start the HTTP server, if one is configured. It is closed after the agents have ended their answers."""
         if self.settings.web is None:
             return
-        web = build_web_server(self.settings.web, self._builder.key_ring.find, self._find_web_problem)
+        web = build_web_server(
+            self.settings.web,
+            self._builder.key_ring.find,
+            self._find_web_problem,
+            self.doors,
+            self._builder.webhook_ring,
+            find_used_doors(self.settings),
+        )
         try:
             await web.start()
         except ServerError as error:

@@ -9,7 +9,7 @@ from ..domain.quotas import Quotas
 from ..memory import AgentInteractionMemory, Knowledge
 from ..operations.host import OperationHost, RunningAgent
 from ..operations.status import PlatformStatus
-from ..storage import AgentRepository, Database, StoredKey, list_stored_agents
+from ..storage import AgentRepository, Database, StoredKey, StoredWebhook, list_stored_agents
 from .agent_builder import AgentBuilder
 
 if TYPE_CHECKING:
@@ -68,6 +68,10 @@ class RunningHost:
     def take_key(self, key: StoredKey) -> None:
         """Take a key as it is stored now, so that the doors accept it, or accept it no more, at once."""
         self._builder.key_ring.take(key)
+
+    def take_webhook(self, webhook: StoredWebhook) -> None:
+        """Take a webhook as it is stored now, so that events reach its agent, or do no more, at once."""
+        self._builder.webhook_ring.take(webhook)
 
     def running_agent(self, agent: str) -> RunningAgent | None:
         """Return what runs of an agent; None if it is not one of this platform, or could not be made."""

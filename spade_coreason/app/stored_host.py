@@ -16,6 +16,7 @@ from ..storage import (
     AgentRepository,
     Database,
     StoredKey,
+    StoredWebhook,
     find_database_file,
     list_stored_agents,
     lock_database,
@@ -66,6 +67,9 @@ class StoredHost:
         return self._settings.quotas_of_jid(agent)
 
     def take_key(self, key: StoredKey) -> None:
+        """Do nothing: nothing runs."""
+
+    def take_webhook(self, webhook: StoredWebhook) -> None:
         """Do nothing: nothing runs."""
 
     def running_agent(self, agent: str) -> None:

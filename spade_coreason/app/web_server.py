@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import TYPE_CHECKING
 
 from ..config import Settings, WebSettings
 
 if TYPE_CHECKING:
-    from ..doors import DoorRoutes, FindCaller, WebServer
+    from ..doors import DoorRoutes, Doors, FindCaller, WebhookRing, WebServer
 
 
 def find_used_doors(settings: Settings) -> tuple[str, ...]:
@@ -17,10 +17,19 @@ def find_used_doors(settings: Settings) -> tuple[str, ...]:
 
 
 def build_web_server(
-    settings: WebSettings, find_caller: FindCaller, find_problem: Callable[[], Awaitable[str | None]]
+    settings: WebSettings,
+    find_caller: FindCaller,
+    find_problem: Callable[[], Awaitable[str | None]],
+    doors: Doors,
+    webhooks: WebhookRing,
+    used: Collection[str],
 ) -> WebServer:
-    """Build the server. Its libraries, of the extra `web`, are imported here and not before."""
+    """Build the server, with the doors that are `used`. Its libraries, of the extra `web`, are imported here and not before."""
     from ..doors import WebServer
 
     routes: list[DoorRoutes] = []
+    if "webhook" in used:
+        from ..doors import make_webhook_routes
+
+        routes.append(make_webhook_routes(doors, webhooks, settings.public_url))
     return WebServer(settings, find_caller, find_problem, routes)

@@ -32,6 +32,7 @@ COMMANDS = {
     "quotas": "Show what was used of an agent's quotas today.",
     "access": "List, admit or reject people beyond the configured rules.",
     "keys": "Create, list, rotate or revoke the keys with which programs ask agents over HTTP.",
+    "webhooks": "Create, list, rotate or revoke the webhooks, at which a signed POST starts a turn.",
     "log": "Show or set the level of the running platform's log.",
     "drain": "Let the running answers finish, and stop the platform.",
     "agents": "List the agents of the running platform with their capabilities.",

@@ -45,6 +45,7 @@ _APPROVALS_QUERY = (
 
 
 _KEYS_QUERY = "SELECT name FROM api_keys WHERE revoked_at IS NULL AND substr(name, 1, ?) = ? ORDER BY name LIMIT ?"
+_WEBHOOKS_QUERY = _KEYS_QUERY.replace("api_keys", "webhooks")
 
 
 def read_local_accounts(data_dir: Path) -> list[str]:
@@ -95,6 +96,11 @@ def complete_approvals(ctx: click.Context, _parameter: click.Parameter, incomple
 def complete_keys(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
     """Complete the names of keys that are not revoked. Return [] if the configuration or the server has a fault."""
     return _complete(ctx, incomplete, _KEYS_QUERY, _find_keys_on_server)
+
+
+def complete_webhooks(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Complete the names of webhooks that are not revoked. Return [] if the configuration or the server has a fault."""
+    return _complete(ctx, incomplete, _WEBHOOKS_QUERY, _find_webhooks_on_server)
 
 
 def _complete(
@@ -175,6 +181,17 @@ async def _find_keys_on_server(settings: Settings, incomplete: str) -> list[str]
     finally:
         await database.close()
     return [key.name for key in found if key.revoked_at is None and key.name.startswith(incomplete)][:MAX_COMPLETIONS]
+
+
+async def _find_webhooks_on_server(settings: Settings, incomplete: str) -> list[str]:
+    from ..storage import WebhookRepository, open_database
+
+    database = await open_database(settings.storage.url, is_read_only=True)
+    try:
+        found = await WebhookRepository(database).load_all()
+    finally:
+        await database.close()
+    return [one.name for one in found if one.revoked_at is None and one.name.startswith(incomplete)][:MAX_COMPLETIONS]
 
 
 async def _find_on_server(settings: Settings, find: Callable[[AgentRepository], Awaitable[list[Found]]]) -> list[Found]:

@@ -14,6 +14,8 @@ from functools import lru_cache
 from .jid import bare_jid, jid_domain, local_part
 
 CALLERS_DOMAIN = "callers.invalid"
+WEBHOOK_PREFIX = "hook-"
+"""The beginning of the names of callers that are webhooks."""
 
 CALLER_REMEDY = "callers of doors get access by a key: spade-coreason keys create"
 
@@ -53,6 +55,11 @@ def refuse_caller(address: str) -> str:
 def caller_address(key: str) -> str:
     """Return the address (a bare JID) of those who use the key of a name."""
     return f"{key}@{CALLERS_DOMAIN}"
+
+
+def webhook_address(webhook: str) -> str:
+    """Return the address (a bare JID) of what comes by the webhook of a name. No key has a name that begins as these do."""
+    return caller_address(f"{WEBHOOK_PREFIX}{webhook}")
 
 
 def person_below(key: str, user: str) -> str:

@@ -10,5 +10,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "doors": ["Doors"],
         "keys": ["KeyRing"],
         "server": ["DoorRoutes", "WebServer", "check_address"],
+        "webhooks.ring": ["WebhookRing"],
+        "webhooks.routes": ["make_webhook_routes"],
     },
 )

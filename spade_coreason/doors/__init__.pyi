@@ -12,3 +12,9 @@ from .server import (
     WebServer as WebServer,
     check_address as check_address,
 )
+from .webhooks.ring import (
+    WebhookRing as WebhookRing,
+)
+from .webhooks.routes import (
+    make_webhook_routes as make_webhook_routes,
+)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from ..domain.callers import is_caller, key_of, refuse_caller
+from ..domain.callers import WEBHOOK_PREFIX, is_caller, key_of, refuse_caller
 from ..domain.jid import bare_jid, local_part, parse_jid
 from ..exceptions import ConfigError
 from ..storage import KeyRepository
@@ -88,6 +88,9 @@ async def _decide(call: Call, arguments: OfPerson, *, is_admitted: bool) -> Acce
 
 async def _check_key(call: Call, agent: str, address: str) -> None:
     """Raise ConfigError unless an address in the domain of callers is that of a key for an agent."""
+    if (name := local_part(address)).startswith(WEBHOOK_PREFIX):
+        webhook = name.removeprefix(WEBHOOK_PREFIX)
+        raise ConfigError("person", f"{address} is a webhook; revoke it: `spade-coreason webhooks revoke {webhook}`")
     if address != key_of(address):
         raise ConfigError("person", f"{address} is one of the people of a key; reject the key: {key_of(address)}")
     key = None if call.host.database is None else await KeyRepository(call.host.database).find(local_part(address))

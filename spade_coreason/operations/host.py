@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         StoredConversation,
         StoredKey,
         StoredQuestion,
+        StoredWebhook,
     )
     from .status import PlatformStatus, QuotaUsage, RunningTurn
 
@@ -196,6 +197,10 @@ class OperationHost(Protocol):
 
     def quotas(self, agent: str) -> Quotas:
         """Return the quotas of an agent."""
+        ...
+
+    def take_webhook(self, webhook: StoredWebhook) -> None:
+        """Take a webhook as it is stored now, so that the running doors take its events, or take them no more, at once."""
         ...
 
     def running_agent(self, agent: str) -> RunningAgent | None:

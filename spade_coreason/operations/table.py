@@ -21,7 +21,7 @@ from . import (
     turns,
 )
 from .definition import Operation
-from .doors import keys
+from .doors import keys, webhooks
 from .initiative import notifications, questions, schedules
 
 _MODULES = (
@@ -42,6 +42,7 @@ _MODULES = (
     topics,
     audit,
     keys,
+    webhooks,
 )
 
 OPERATIONS: Mapping[str, Operation[Any, Any]] = {

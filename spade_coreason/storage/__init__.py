@@ -94,5 +94,12 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
             "is_dead_letter",
             "make_dead_letter",
         ],
+        "webhooks": [
+            "StoredWebhook",
+            "WebhookKind",
+            "WebhookRepository",
+            "decode_webhook_secret",
+            "make_webhook_secret",
+        ],
     },
 )

@@ -132,3 +132,10 @@ from .topics import (
     is_dead_letter as is_dead_letter,
     make_dead_letter as make_dead_letter,
 )
+from .webhooks import (
+    StoredWebhook as StoredWebhook,
+    WebhookKind as WebhookKind,
+    WebhookRepository as WebhookRepository,
+    decode_webhook_secret as decode_webhook_secret,
+    make_webhook_secret as make_webhook_secret,
+)

@@ -19,7 +19,7 @@ from sqlalchemy import (
     text,
 )
 
-REVISION = "0020"
+REVISION = "0022"
 """The newest migration. `metadata` describes the tables after it."""
 OLDEST_REVISION = "0017"
 """The oldest revision whose program may run on this schema. A migration that only adds things leaves it as it is.
@@ -425,6 +425,41 @@ api_keys = Table(
     Column("expires_at", BigInt),
     Column("revoked_at", BigInt),
     Column("last_used_at", BigInt),
+)
+
+# Webhooks: addresses at which a signed POST starts a turn. Rows are never deleted, as those of keys. `kind` is "standard" or
+# "github". The secrets are stored as they are, because a signature cannot be checked with a hash of them; they are "" once the
+# webhook is revoked. `secret_number` counts them, and the one before counts until `previous_until`. `answer_key` signs the
+# addresses of answers.
+webhooks = Table(
+    "webhooks",
+    metadata,
+    Column("id", BigInt, primary_key=True, autoincrement=False),
+    Column("name", Text, nullable=False, unique=True),
+    Column("agent", Text, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("thread", Text),
+    Column("secret", Text, nullable=False),
+    Column("secret_number", Integer, nullable=False),
+    Column("previous_secret", Text),
+    Column("previous_until", BigInt),
+    Column("answer_key", LargeBinary, nullable=False),
+    Column("created_at", BigInt, nullable=False),
+    Column("created_by", Text, nullable=False),
+    Column("issued_at", BigInt, nullable=False),
+    Column("revoked_at", BigInt),
+)
+
+# The bodies that webhooks of GitHub's kind have accepted, as keyed hashes, for as long as their secret is accepted. A signature
+# of that kind has no time in it, so a body is known again by this only.
+webhook_bodies = Table(
+    "webhook_bodies",
+    metadata,
+    Column("webhook", BigInt, ForeignKey("webhooks.id", ondelete="CASCADE"), nullable=False),
+    Column("secret_number", Integer, nullable=False),
+    Column("body", LargeBinary, nullable=False),
+    Column("accepted_at", BigInt, nullable=False),
+    PrimaryKeyConstraint("webhook", "secret_number", "body"),
 )
 
 # The row ids of all tables come from one sequence, in blocks (see sequences.py). `next_id` is the first one that is free.

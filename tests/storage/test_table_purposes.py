@@ -67,6 +67,8 @@ PURPOSES = {
     "questions": Purpose("deleted", "questions", "seven days after the last change"),
     "asked_people": Purpose("deleted", "questions", "the deletion of the question"),
     "api_keys": Purpose("kept", "keys", None),  # as an admission; a name is never free again
+    "webhooks": Purpose("about nobody", None, None),  # it is of the platform; a name is never free again
+    "webhook_bodies": Purpose("about nobody", None, "the end of the secret"),  # keyed hashes, against replays
     "sequences": Purpose("about nobody", None, None, is_backed_up=False),  # it goes on behind the restored row ids
     "compatibility": Purpose("about nobody", None, None, is_backed_up=False),  # of the program that restores
     "alembic_version": Purpose("about nobody", None, None, is_backed_up=False),
@@ -132,6 +134,8 @@ def make_rows(person: str, first: int) -> dict[str, list[dict[str, Any]]]:
         "questions": [make_question(first, person)],
         "asked_people": [{**of_agent, "question": first, "person": person}],
         "api_keys": [make_key(first, person)],
+        "webhooks": [make_webhook(first)],
+        "webhook_bodies": [{"webhook": first, "secret_number": 1, "body": bytes([first] * 32), "accepted_at": 1}],
     }
 
 
@@ -139,6 +143,13 @@ def make_key(row: int, account: str) -> dict[str, Any]:
     return {
         **{"id": row, "name": secret_of(account), "agents": json.dumps([AGENT]), "withdrawn": "[]", "account": account},
         **{"users": "", "secret_hash": bytes([row] * 32), "created_by": "user tester", "created_at": 1, "issued_at": 1},
+    }
+
+
+def make_webhook(row: int) -> dict[str, Any]:
+    return {
+        **{"id": row, "name": f"webhook-{row}", "agent": AGENT, "kind": "github", "thread": None, "secret": "s" * 32},
+        **{"secret_number": 1, "answer_key": bytes(32), "created_by": "user tester", "created_at": 1, "issued_at": 1},
     }
 
 
@@ -189,6 +200,8 @@ BEHIND_OTHERS = {
     "conversations": "it belongs to the agent or the room, and is deleted if no turn is left",
     "audit_heads": "it is about nobody",
     "api_keys": "a key stands for the person whom it names",
+    "webhooks": "they are about nobody",
+    "webhook_bodies": "they are about nobody",
     "audit": "its entries name the person behind the request",
     "topic_subscriptions": "an agent subscribes for itself",
 }

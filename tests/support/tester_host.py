@@ -10,7 +10,7 @@ from spade_coreason.domain.quotas import Quotas
 from spade_coreason.memory import AgentInteractionMemory, Knowledge
 from spade_coreason.operations.host import OperationHost, RunningAgent
 from spade_coreason.operations.status import PlatformStatus
-from spade_coreason.storage import AgentRepository, Database, StoredKey
+from spade_coreason.storage import AgentRepository, Database, StoredKey, StoredWebhook
 from spade_coreason.storage.repository import list_stored_agents
 
 
@@ -56,6 +56,9 @@ class TesterHost:
         return self._hosts[agent].quotas(agent)
 
     def take_key(self, key: StoredKey) -> None:
+        """Do nothing: a tester has no doors."""
+
+    def take_webhook(self, webhook: StoredWebhook) -> None:
         """Do nothing: a tester has no doors."""
 
     def running_agent(self, agent: str) -> RunningAgent | None:

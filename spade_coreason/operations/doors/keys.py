@@ -16,7 +16,7 @@ from uuid import uuid4
 from pydantic import Field
 
 from ...contracts.base import utc_now
-from ...domain.callers import caller_address, refuse_caller
+from ...domain.callers import WEBHOOK_PREFIX, caller_address, refuse_caller
 from ...domain.jid import bare_jid, parse_jid
 from ...domain.preferences import PREFERENCES_SCOPE, Preferences
 from ...domain.texts.translation import translate, use_language
@@ -183,6 +183,8 @@ def _check_name(name: str) -> str:
     if _NAME.fullmatch(name) is None:
         problem = f"{name!r:.60} is no name of a key; write 1 to 40 of a-z, 0-9 and -, and a letter or digit first"
         raise ConfigError("name", problem)
+    if name.startswith(WEBHOOK_PREFIX):
+        raise ConfigError("name", f"names that begin with {WEBHOOK_PREFIX} are those of webhooks; choose another name")
     return name
 
 

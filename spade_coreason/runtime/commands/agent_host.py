@@ -9,7 +9,7 @@ from ...exceptions import StoreError
 from ...memory import AgentInteractionMemory, Knowledge
 from ...operations.host import OperationHost, RunningAgent
 from ...operations.status import PlatformStatus
-from ...storage import AgentRepository, Database, StoredKey
+from ...storage import AgentRepository, Database, StoredKey, StoredWebhook
 
 
 class AgentHost:
@@ -61,6 +61,9 @@ class AgentHost:
         return self._quotas
 
     def take_key(self, key: StoredKey) -> None:
+        """Do nothing: an agent alone is behind no doors."""
+
+    def take_webhook(self, webhook: StoredWebhook) -> None:
         """Do nothing: an agent alone is behind no doors."""
 
     def running_agent(self, agent: str) -> RunningAgent | None:
