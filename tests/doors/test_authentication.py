@@ -109,7 +109,7 @@ async def test_wrong_keys_are_limited_and_a_right_one_is_not(caplog: pytest.LogC
     warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert [line for line in warnings if "wrong key" in line] == [
         "a request from 127.0.0.1 has a wrong key",
-        "more than 30 requests from 127.0.0.1 within a minute have wrong keys",
+        "more than 30 requests from 127.0.0.1 within a minute have a wrong key",
     ]
     assert not [record for record in caplog.records if "sc_" in record.getMessage()]
 
