@@ -53,6 +53,7 @@ from .report import (
 )
 from .sessions import SessionLoad, lines as session_lines, measure as measure_sessions, targets as session_targets
 from .speed import IN_FLIGHT, THREADS, Load, medians, side_by_side
+from .web_footprint import lines as web_lines, measure as measure_web, targets as web_targets
 
 FULL = (Load(rounds=48, messages=1000, pings=50), FootprintLoad(100, settle_s=60.0, idle_s=60.0))
 FULL_RECALL, QUICK_RECALL = (10_000, 300), (500, 20)
@@ -75,8 +76,10 @@ LLM_OVERHEAD = "thinking"
 EXCHANGE = "exchange"
 FULL_EXCHANGE = Load(rounds=12, messages=1024, pings=30)
 QUICK_EXCHANGE = Load(rounds=1, messages=128, pings=10)
-PARTS = (*SERVERS, EXCHANGE, FOOTPRINT, PROMPTNESS, MEMORY, SESSIONS, RECALL, LLM_OVERHEAD)
-WITHOUT_SERVER = {MEMORY, SESSIONS, RECALL, LLM_OVERHEAD}
+WEB = "web"
+FULL_STREAMS, QUICK_STREAMS = 1000, 100
+PARTS = (*SERVERS, EXCHANGE, FOOTPRINT, PROMPTNESS, MEMORY, SESSIONS, RECALL, LLM_OVERHEAD, WEB)
+WITHOUT_SERVER = {MEMORY, SESSIONS, RECALL, LLM_OVERHEAD, WEB}
 FULL_LLM_OVERHEAD, QUICK_LLM_OVERHEAD = (10_000, 30), (50, 2)
 
 
@@ -184,6 +187,15 @@ def llm_overhead(turns: int, rounds: int) -> tuple[dict[str, Any], list[Target]]
     return {**asdict(measured), "targets": [_target(target) for target in targets]}, targets
 
 
+def web_footprint(streams: int) -> tuple[dict[str, Any], list[Target]]:
+    """Measure the memory of the HTTP server, and report like `speed`. No XMPP server is needed."""
+    print("the HTTP server of the doors, in a process that has loaded a platform", flush=True)
+    measured = asyncio.run(measure_web(streams))
+    targets = web_targets(measured)
+    print("\n".join([*web_lines(measured), *map(str, targets)]), end="\n\n", flush=True)
+    return {**asdict(measured), "targets": [_target(target) for target in targets]}, targets
+
+
 def _target(target: Target) -> dict[str, Any]:
     return {**asdict(target), "is_reached": target.is_reached}
 
@@ -261,6 +273,9 @@ def main() -> int:
         targets += part_targets
     if LLM_OVERHEAD in parts:
         figures[LLM_OVERHEAD], part_targets = llm_overhead(*(QUICK_LLM_OVERHEAD if arguments.quick else FULL_LLM_OVERHEAD))
+        targets += part_targets
+    if WEB in parts:
+        figures[WEB], part_targets = web_footprint(QUICK_STREAMS if arguments.quick else FULL_STREAMS)
         targets += part_targets
     print(f"{sum(target.is_reached for target in targets)} of {len(targets)} targets are reached")
     if arguments.json is not None:

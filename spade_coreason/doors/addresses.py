@@ -39,7 +39,7 @@ class Proxies:
         return address is not None and any(address in network for network in self._networks)
 
     def find_client(self, forwarded_for: str) -> str | None:
-        """Return the last address in an `X-Forwarded-For` that is no proxy of ours; None if there is none, or it is no address.
+        """Return the last address in an `X-Forwarded-For` that does not belong to a proxy; None without a valid one.
 
         Each proxy adds the address of its own client at the end, so everything before that may be forged.
         """

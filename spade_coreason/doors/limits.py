@@ -1,7 +1,7 @@
 """The limits of HTTP requests and connections.
 
 `LimitedRequests` limits what the application reads. `LimitedProtocol` limits what no application sees: slow headers, answers
-that nobody reads, what is no HTTP.
+that the client does not read, and invalid HTTP.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ _HEALTH_S = 1.0
 _CORS_METHODS = ("GET", "POST", "DELETE")
 _REMEDIES = {
     errno.EADDRINUSE: "is in use; stop the program that listens there, or choose another web.port",
-    errno.EADDRNOTAVAIL: "is no address of this machine; correct web.host",
+    errno.EADDRNOTAVAIL: "does not belong to this machine; correct web.host",
     errno.EACCES: "may not be used by this user; choose a web.port from 1024 on",
 }
 

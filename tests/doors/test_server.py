@@ -92,7 +92,7 @@ async def test_an_address_that_cannot_be_used_is_named() -> None:
         with pytest.raises(ServerError, match=f"127.0.0.1:{settings.port} is in use; stop the program"):
             await check_address(settings)
     await check_address(settings)
-    for host, problem in (("203.0.113.9", "is no address of this machine"), ("no.such.host.invalid", "cannot be used")):
+    for host, problem in (("203.0.113.9", "does not belong to this machine"), ("no.such.host.invalid", "cannot be used")):
         with pytest.raises(ServerError, match=problem):
             await check_address(settings.model_copy(update={"host": host}))
 

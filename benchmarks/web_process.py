@@ -1,0 +1,43 @@
+"""A process with an HTTP server for `benchmarks.web_footprint`, which measures its own memory.
+
+It prints lines of JSON: the port and the memory of the started server, and for each line that it reads its memory then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import sys
+from pathlib import Path
+
+
+def read_memory_kib() -> int:
+    """Return the proportional set of this process in KiB."""
+    gc.collect()
+    [line] = [line for line in Path("/proc/self/smaps_rollup").read_text().splitlines() if line.startswith("Pss:")]
+    return int(line.split()[1])
+
+
+async def main() -> None:
+    """Measure the process of a platform before it has a server and afterwards, then serve."""
+    import spade_coreason.app.platform
+    import spade_coreason.config.loader
+    import spade_coreason.operations.endpoint
+    import spade_coreason.runtime.runner
+    import spade_coreason.xmpp.host  # noqa: F401 - what each platform has anyway
+    from spade_coreason.xmpp.servers.process import find_free_ports
+
+    [port] = find_free_ports(1)
+    before = read_memory_kib()
+    from tests.support.doors import serve, web_settings
+
+    limits = {"connections": 2000, "connections_per_address": 2000, "requests_per_key": 2000}
+    async with serve(web_settings(port=port, limits=limits)):
+        print(json.dumps({"port": port, "kib": read_memory_kib() - before}), flush=True)
+        while await asyncio.to_thread(sys.stdin.readline):
+            print(json.dumps({"kib": read_memory_kib() - before}), flush=True)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
