@@ -58,6 +58,12 @@ def card_page(url: str, **fields: Any) -> bytes:
     return page(json.dumps(card).encode(), "Content-Type: application/json")
 
 
+def message_page(text: str) -> bytes:
+    """Build the page of an answer that is a message."""
+    result = {"message": {"messageId": "m", "role": "ROLE_AGENT", "parts": [{"text": text}]}}
+    return page(json.dumps({"jsonrpc": "2.0", "id": 1, "result": result}).encode())
+
+
 def interface(url: str, version: str = "1.0", binding: str = JSONRPC) -> dict[str, Any]:
     return {"supported_interfaces": [AgentInterface(url=url, protocol_binding=binding, protocol_version=version)]}
 
@@ -260,10 +266,9 @@ async def test_the_certificate_has_the_name_of_the_host(name: str, answer: str, 
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(certificate.certificate, certificate.key)
     files = Files(refuse_upload, trust=HttpsTrust(certificate.ca_file))
-    result = {"message": {"messageId": "m", "role": "ROLE_AGENT", "parts": [{"text": "hello"}]}}
     async with WebServer(host="127.0.0.1", tls=context) as web:
         url = f"https://localhost:{web.port}"
-        web.pages = {CARD_PATH: card_page(url), RPC: page(json.dumps({"jsonrpc": "2.0", "id": 1, "result": result}).encode())}
+        web.pages = {CARD_PATH: card_page(url), RPC: message_page("hello")}
         async with AgentTester(lambda: RemoteA2AAgent(files=files, url=url, allow_private=LOOPBACK)) as t:
             assert await t.say("hi") == [answer]
 
@@ -293,15 +298,17 @@ async def test_headers_are_not_sent_to_another_origin_that_the_card_names() -> N
         assert [headers.get("authorization") for _, _, headers in server.requests] == [None]
 
 
-async def test_of_two_interfaces_the_one_that_gets_the_headers_is_used() -> None:
-    async with run_a2a_server() as server, run_a2a_server() as other:
-        both = [*make_card(other.url, [JSONRPC]).supported_interfaces, *make_card(server.url, [JSONRPC]).supported_interfaces]
-        card = make_card(server.url, supported_interfaces=both)
-        async with WebServer() as web:
-            web.pages[CARD_PATH] = page(json.dumps(MessageToDict(card)).encode())
-            async with AgentTester(remote(web.url(""))) as t:
-                await t.say("say hello")
-        assert (len(other.requests), len(server.requests)) == (1, 0)
+@pytest.mark.parametrize(("headers", "answer"), [({}, "hello"), ({"X-Key": "hush-hush"}, "from here")])
+async def test_of_two_interfaces_the_first_is_used_or_the_one_that_gets_the_headers(
+    headers: Mapping[str, str], answer: str
+) -> None:
+    async with run_a2a_server() as other, WebServer() as web:
+        both = [
+            AgentInterface(url=url, protocol_binding=JSONRPC, protocol_version="1.0") for url in (other.url + RPC, web.url(RPC))
+        ]
+        web.pages = {CARD_PATH: card_page("", supported_interfaces=both), RPC: message_page("from here")}
+        async with AgentTester(remote(web.url(""), headers=headers)) as t:
+            assert await t.say("say hello") == [answer]
 
 
 # Proxies
