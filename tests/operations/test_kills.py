@@ -27,7 +27,7 @@ from spade_coreason.exceptions import ConfigError, ServerError
 from spade_coreason.operations.client import call_platform
 from spade_coreason.operations.definition import PLATFORM_TRAIL, CallerKind
 from spade_coreason.operations.table import OPERATIONS
-from spade_coreason.storage import KeyRepository, Variable, hash_secret, record_crash
+from spade_coreason.storage import KeyRepository, Variable, WebhookRepository, hash_secret, record_crash
 from tests.operations.test_people import BOB, SECRET, TEA, in_room
 from tests.support.databases import SQLITE
 from tests.support.killed_process import BEGIN, perform_stored
@@ -59,6 +59,7 @@ COLUMNS = {
     "questions": "question_id, state, decided_by",
     "parked_requests": "owner",
     "api_keys": "name, agents, withdrawn, account, issued_at > created_at, previous_hash IS NULL, revoked_at IS NULL",
+    "webhooks": "name, agent, secret_number, previous_secret IS NULL, secret = '', revoked_at IS NULL",
 }
 """What of the tables is the same in two runs."""
 
@@ -174,6 +175,9 @@ async def fill(directory: Path) -> Project:
         for name, account in (("old", ""), ("carols", CAROL)):
             options: dict[str, Any] = {"users": "", "created_by": "tester", "now": datetime.now(UTC)}
             assert await keys.create(keys.make(name, [AGENT], account, hash_secret(name), **options))
+        webhooks = WebhookRepository(repository.database)
+        new = webhooks.make("old", AGENT, "github", None, "s" * 16, created_by="tester", now=datetime.now(UTC))
+        assert await webhooks.create(new)
         await record_crash(repository.database, [pending.inbox_row], datetime.now(UTC), pending.inbox_row)
         waiting.cancel()
     async with ModelServer() as server:
@@ -255,6 +259,9 @@ CASES = {
     "keys.create": Case(lambda project: {"name": "website", "agents": [AGENT]}),
     "keys.rotate": Case(lambda project: {"name": "old"}),
     "keys.revoke": Case(lambda project: {"name": "old"}),
+    "webhooks.create": Case(lambda project: {"name": "ci", "agent": AGENT}),
+    "webhooks.rotate": Case(lambda project: {"name": "old"}),
+    "webhooks.revoke": Case(lambda project: {"name": "old"}),
 }
 ON_STORED_DATA = [name for name in CASES if not OPERATIONS[name].needs_platform]
 WITH_A_PLATFORM = [

@@ -24,7 +24,7 @@ from spade_coreason.operations.knowledge import AddDocument
 from spade_coreason.operations.memory import ImportMemory
 from spade_coreason.operations.table import OPERATIONS
 from spade_coreason.runtime.commands.dialogs import AdHocSessions
-from spade_coreason.storage import Database, KeyRepository, hash_secret, record_crash
+from spade_coreason.storage import Database, KeyRepository, WebhookRepository, hash_secret, record_crash
 from spade_coreason.testing import Policy
 from tests.cli.conftest import Invoke, invoke
 from tests.support.errors import ExpectedErrors
@@ -114,6 +114,12 @@ async def store_key(database: Database, name: str = "old") -> None:
     assert await keys.create(new)
 
 
+async def store_webhook(database: Database, name: str = "old") -> None:
+    webhooks = WebhookRepository(database)
+    new = webhooks.make(name, AGENT, "github", None, "s" * 16, created_by="user tester", now=datetime.now(UTC))
+    assert await webhooks.create(new)
+
+
 ARGUMENTS: dict[str, Callable[[AgentTester, int, str], dict[str, Any]]] = {
     "platform.drain": lambda t, row, number: {},
     "agents.pause": lambda t, row, number: {"agent": AGENT},
@@ -144,6 +150,9 @@ ARGUMENTS: dict[str, Callable[[AgentTester, int, str], dict[str, Any]]] = {
     "keys.create": lambda t, row, number: {"name": "website", "agents": [AGENT], "account": CAROL},
     "keys.rotate": lambda t, row, number: {"name": "old"},
     "keys.revoke": lambda t, row, number: {"name": "old"},
+    "webhooks.create": lambda t, row, number: {"name": "ci", "agent": AGENT, "kind": "github", "secret": "secret" * 3},
+    "webhooks.rotate": lambda t, row, number: {"name": "old"},
+    "webhooks.revoke": lambda t, row, number: {"name": "old"},
 }
 
 
@@ -183,6 +192,8 @@ async def test_every_change_leaves_an_entry_that_names_its_actor(name: str, expe
             await host.knowledge(AGENT).add("text", "a")
         if name.startswith("keys."):
             await store_key(host.database)
+        if name.startswith("webhooks."):
+            await store_webhook(host.database)
         if name == "agents.resume":
             await t.runners[AGENT].control.pause()
         operation = OPERATIONS[name]
@@ -284,6 +295,9 @@ WITHOUT_CHANGE: dict[str, tuple[dict[str, Any], type[Exception] | None]] = {
     "keys.create": ({"name": "old", "agents": [AGENT]}, ConfigError),
     "keys.rotate": ({"name": "nothing"}, ConfigError),
     "keys.revoke": ({"name": "revoked"}, None),
+    "webhooks.create": ({"name": "old", "agent": AGENT}, ConfigError),
+    "webhooks.rotate": ({"name": "revoked"}, ConfigError),
+    "webhooks.revoke": ({"name": "revoked"}, None),
 }
 
 
@@ -301,6 +315,9 @@ async def test_an_operation_that_changes_nothing_leaves_no_entry(name: str) -> N
         await store_key(host.database)
         await store_key(host.database, "revoked")
         await KeyRepository(host.database).revoke("revoked", datetime.now(UTC))
+        await store_webhook(host.database)
+        await store_webhook(host.database, "revoked")
+        await WebhookRepository(host.database).revoke("revoked", datetime.now(UTC))
         arguments, error = WITHOUT_CHANGE[name]
         operation = OPERATIONS[name]
         with nullcontext() if error is None else pytest.raises(error):
