@@ -35,6 +35,9 @@ class ReleaseBot:
         self.report_to = report_to
 
     async def assist(self, request: AgentRequest, session: Session, response: Response) -> None:
+        if "webhook" in request.metadata:  # the CI system (docs/how-to/webhooks.md)
+            await self.announce(request.payload["query"], request.payload.get("event"), response)
+            return
         words = request.payload["query"].lower().strip(" .!?").split()
         version = await session.get("version")
         try:
@@ -66,6 +69,12 @@ class ReleaseBot:
             await self.people.notify(self.report_to, changes)
             await session.store("reported", changes)
 
+    async def announce(self, line: str, event: object, response: Response) -> None:
+        text = describe_build(event) or line
+        if self.report_to:
+            await self.people.notify(self.report_to, text)
+        await response.markdown(text)
+
     async def tick(self, step: str, version: str, session: Session, response: Response) -> None:
         done = {**await session.get("done"), step: session.identity.name}
         await session.store("done", done)
@@ -87,3 +96,11 @@ class ReleaseBot:
 def checklist(version: str, done: dict[str, str]) -> str:
     lines = [f"- {step}: done by {done[step]}" if step in done else f"- {step}: open" for step in STEPS]
     return "\n".join([f"To do for {version}:", "", *lines])
+
+
+def describe_build(event: object) -> str:
+    """Return a line about a workflow of GitHub Actions that is done; "" for another event."""
+    match event:
+        case {"action": "completed", "workflow_run": {"name": str(name), "conclusion": str(result), "html_url": str(url)}}:
+            return f"{'✔' if result == 'success' else '✘'} {name}: {result} {url}"
+    return ""

@@ -1,5 +1,5 @@
 from changelog import changelog
-from release_bot import ReleaseBot
+from release_bot import ReleaseBot, describe_build
 
 from spade_coreason import AgentTester
 
@@ -34,3 +34,10 @@ async def test_a_release_needs_a_section_in_the_changelog() -> None:
 async def test_without_the_changelog_it_says_so() -> None:
     async with AgentTester(ReleaseBot) as t:
         assert "I cannot look up the changes" in (await t.say("what is in the next release?"))[0]
+
+
+def test_a_workflow_that_is_done_is_a_line() -> None:
+    run = {"name": "CI", "conclusion": "failure", "html_url": "https://github.com/octo/hello/actions/runs/1"}
+    event = {"action": "completed", "workflow_run": run}
+    assert describe_build(event) == "✘ CI: failure https://github.com/octo/hello/actions/runs/1"
+    assert describe_build({"action": "requested"}) == ""

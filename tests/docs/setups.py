@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
+from spade_coreason.xmpp.servers.process import find_free_ports
 from tests.support.servers import ejabberd as ejabberd_server, postgres as postgres_server, prosody as prosody_server
 from tests.support.servers.requirements import require
 from tests.support.servers.server import XmppServer
@@ -53,6 +54,13 @@ def scripted_model(directory: Path) -> Iterator[Mapping[str, str]]:
             process.terminate()
 
 
+@contextmanager
+def web(directory: Path) -> Iterator[Mapping[str, str]]:
+    """A free port for the HTTP server, in place of that of the configuration; `URL` is its address."""
+    [port] = find_free_ports(1)
+    yield {"SPADE_COREASON_WEB__PORT": str(port), "URL": f"http://127.0.0.1:{port}"}
+
+
 def _environment(server: XmppServer, users: tuple[str, ...]) -> dict[str, str]:
     """Return the place of a server as settings, and the password of each account as `NAME_PASSWORD`."""
     environment = {
@@ -69,5 +77,5 @@ def _environment(server: XmppServer, users: tuple[str, ...]) -> dict[str, str]:
 
 
 SETUPS: dict[str, Callable[..., AbstractContextManager[Mapping[str, str]]]] = {
-    setup.__name__: setup for setup in (own_prosody, own_ejabberd, postgresql, scripted_model)
+    setup.__name__: setup for setup in (own_prosody, own_ejabberd, postgresql, scripted_model, web)
 }

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import hmac
 import json
 import re
+import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
-from urllib.request import urlopen
+from typing import Any
+from urllib.request import Request, urlopen
 
 import pytest
 
+from spade_coreason.xmpp.servers.process import find_free_ports
 from tests.docs.pages import EXAMPLES, Block, Page, PageRun, read_page
 from tests.docs.setups import scripted_model
 from tests.support.servers import prosody as prosody_server
@@ -34,10 +38,10 @@ def running_example(name: str, directory: Path, *commands: str, environment: Map
 
 
 def transcript(name: str) -> list[tuple[str, list[str]]]:
-    """Read what is said in the block of a page that is a conversation: each speaker with the lines of the text."""
-    [block] = [block for block in read_page(EXAMPLES / name / "README.md").blocks if block.language == "text"]
+    """Read what is said in the blocks of a page that are a conversation: each speaker with the lines of the text."""
+    blocks = [block for block in read_page(EXAMPLES / name / "README.md").blocks if block.language == "text"]
     said: list[tuple[str, list[str]]] = []
-    for line in block.text.splitlines():
+    for line in "".join(block.text for block in blocks).splitlines():
         speaker, text = line[:13].strip(), line[13:]
         if speaker:
             said.append((speaker, [text]))
@@ -129,7 +133,7 @@ async def test_people_and_the_release_bot_talk_in_the_room(tmp_path: Path) -> No
         account = run["guest"]["jid"], run["guest"]["password"]
         async with StockClient(*account, server) as one, StockClient(*account, server) as two:
             people = {"ada": await Person(one, room, "ada").enter(), "bob": await Person(two, room, "bob").enter()}
-            for speaker, lines in transcript("release_bot"):
+            for speaker, lines in transcript("release_bot")[:-1]:
                 if speaker in people:
                     people[speaker].say("\n".join(lines))
                 else:
@@ -139,3 +143,46 @@ async def test_people_and_the_release_bot_talk_in_the_room(tmp_path: Path) -> No
                 await people["ada"].receive_from("release-bot")
             notes = await people["ada"].receive_from("release-bot")
             assert "Reminders arrive on time" in await asyncio.to_thread(read_url, notes["body"])
+
+
+@pytest.mark.prosody
+async def test_a_ci_system_tells_the_release_bot_which_tells_the_room(tmp_path: Path) -> None:
+    require("Prosody", prosody_server.installed())
+    configuration = "-c with_ci.yaml"
+    commands = (
+        f"spade-coreason up {configuration} &",
+        f"until spade-coreason status {configuration} | grep -q joined; do :; done",
+        *(f"spade-coreason webhooks create {name} release-bot --kind {name} {configuration} > {name}.txt" for name in KINDS),
+    )
+    [port] = find_free_ports(1)
+    url = f"http://127.0.0.1:{port}/webhooks"
+    with running_example("release_bot", tmp_path, *commands, environment={"SPADE_COREASON_WEB__PORT": str(port)}) as here:
+        run = json.loads((here / "data/run.json").read_text(encoding="utf-8"))
+        server = SimpleNamespace(host=run["host"], port=run["port"], ca_file=Path(run["ca_file"]))
+        async with StockClient(run["guest"]["jid"], run["guest"]["password"], server) as client:
+            ada = await Person(client, "releases@muc.localhost", "ada").enter()
+            line = transcript("release_bot")[-1][1][0]
+            script = ("sh", "tell_room.sh", f"{url}/standard", "standard.txt", line)
+            await asyncio.to_thread(subprocess.run, script, cwd=here, check=True, capture_output=True)
+            assert (await ada.receive_from("release-bot"))["body"] == line
+            page = "https://github.com/octo/hello/actions/runs/1"
+            event = {"action": "completed", "workflow_run": {"name": "CI", "conclusion": "failure", "html_url": page}}
+            answer = await asyncio.to_thread(send_as_github, f"{url}/github", here / "github.txt", json.dumps(event).encode())
+            assert answer.status == 202
+            assert (await ada.receive_from("release-bot"))["body"] == f"✘ CI: failure {page}"
+
+
+KINDS = ("standard", "github")
+
+
+def send_as_github(url: str, secret_file: Path, body: bytes) -> Any:
+    """Send an event as GitHub does (https://docs.github.com/en/webhooks/webhook-events-and-payloads)."""
+    digest = hmac.digest(secret_file.read_bytes().strip(), body, "sha256").hex()
+    headers = {
+        "Content-Type": "application/json",
+        "X-GitHub-Event": "workflow_run",
+        "X-GitHub-Delivery": "72d3162e-cc78-11e3-81ab-4c9367dc0958",
+        "X-Hub-Signature-256": f"sha256={digest}",
+    }
+    with urlopen(Request(url, body, headers), timeout=TIMEOUT_S) as answer:
+        return answer
