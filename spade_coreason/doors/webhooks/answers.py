@@ -1,4 +1,4 @@
-"""The addresses of answers: each ends with 256 bits that only the platform can make, so that nobody guesses one.
+"""The addresses of answers: each ends with 256 bits that only the platform can make, so that none can be guessed.
 
 Nothing is stored for them. An address has the row of its webhook, the request, and an HMAC of both. A repeated delivery has the
 same request, and so the same address.

@@ -1,4 +1,4 @@
-"""What an agent gets of a webhook: the body as a payload, and where it came from as metadata."""
+"""The events of webhooks as agents get them: the body as a payload, and its source as metadata."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class WebhookRing:
         self._by_name: dict[str, LiveWebhook] = {}
         self._by_row: dict[int, LiveWebhook] = {}
         self.on_lost: dict[str, Callable[[], object]] = {}
-        """What is called, by the bare JID of an agent, when one of its webhooks is revoked."""
+        """A function for each agent, by its bare JID, that is called when one of its webhooks is revoked."""
 
     async def load(self) -> None:
         """Take all webhooks, before the agents are built. Raise StoreError if they cannot be read."""
