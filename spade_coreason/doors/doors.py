@@ -19,6 +19,7 @@ from ..operations.definition import Actor, Call, CallerKind
 from ..operations.host import OperationHost
 from ..operations.initiative.questions import Answered, OwnAnswer, answer_question
 from ..runtime import RequestState
+from ..storage import AgentRepository
 from .caller import Caller
 from .channel import DoorChannel, DoorReply
 
@@ -57,6 +58,11 @@ class DoorAgent:
         """True while the agent runs. Otherwise the methods that ask it raise ConnectionError."""
         return self._channel.is_open
 
+    @property
+    def repository(self) -> AgentRepository:
+        """The stored data of the agent."""
+        return self._get_host().repository(self.jid)
+
     def ask(
         self,
         caller: Caller,
@@ -94,7 +100,7 @@ class DoorAgent:
 
     async def find_questions(self, caller: Caller, request_id: UUID | None = None) -> list[CallerQuestion]:
         """Return the open questions that the agent has asked the caller itself, of one request or of all, oldest first."""
-        repository = self._get_host().repository(self.jid).questions
+        repository = self.repository.questions
         asked = await repository.load_asked(caller.address)
         if not asked:
             return []

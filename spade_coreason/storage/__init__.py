@@ -59,6 +59,8 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
             "Document",
             "DocumentCollection",
             "EarlierRequest",
+            "KnownRequest",
+            "OwnTurn",
             "InboxRecord",
             "MESSAGE_COUNT_SCOPES",
             "MessageCount",

@@ -39,6 +39,7 @@ from .records import (
     MESSAGE_COUNT_SCOPES,
     EarlierRequest,
     InboxRecord,
+    KnownRequest,
     MessageCount,
     PendingRequest,
     StoredConversation,
@@ -304,6 +305,56 @@ class Inbox:
         )
         rows = await self._fetch_rows(query)
         return EarlierRequest._make(rows[0]) if rows else None
+
+    async def load_request(self, key: bytes, sender: str) -> KnownRequest | None:
+        """Return the latest request with a key, if it is of the sender (a bare JID). None if there is none."""
+        if not self.may_have(key):
+            return None
+        turn_id = str(UUID(bytes=key))
+        query = (
+            select(
+                inbox.c.received_at,
+                inbox.c.digest,
+                func.coalesce(inbox.c.request, parked_requests.c.request),
+                interactions.c.body,
+                inbox.c.interaction,
+                conversations.c.conversation_id,
+                parked_requests.c.id.isnot(None),
+                inbox.c.state < CLOSED,
+            )
+            .outerjoin(parked_requests, parked_requests.c.id == inbox.c.id)
+            .outerjoin(interactions, (interactions.c.id == inbox.c.interaction) & (interactions.c.interaction_id == turn_id))
+            .outerjoin(conversations, conversations.c.id == interactions.c.conversation)
+            .where(inbox.c.id.in_(self._database.inbox_keys.find_rows(key)), inbox.c.agent == self._agent, inbox.c.key == key)
+            .where(inbox.c.sender == sender)
+            .order_by(inbox.c.id.desc())
+            .limit(1)
+        )
+        rows = await self._fetch_rows(query)
+        if not rows:
+            return None
+        received_at, digest, request, turn, turn_row, *others = rows[0]
+        return KnownRequest(from_micros(received_at), digest or NO_DIGEST, request, turn, max(turn_row or 0, 0), *others)
+
+    async def load_open_of(self, sender: str, channel: str) -> list[tuple[datetime, bool, str]]:
+        """Return the requests of a sender (a bare JID) by a channel that are not answered: when each came, and its JSON.
+
+        The value between is True for one that waits for a person's answer.
+        """
+        parked = (
+            select(inbox.c.received_at, parked_requests.c.request)
+            .join(parked_requests, parked_requests.c.id == inbox.c.id)
+            .where(
+                parked_requests.c.agent == self._agent, parked_requests.c.owner == sender, parked_requests.c.channel == channel
+            )
+        )
+        found = [(from_micros(row.received_at), True, row.request) for row in await self._fetch_rows(parked)]
+        if self._open_rows:
+            in_range = inbox.c.id.between(min(self._open_rows), max(self._open_rows)), inbox.c.state == RECEIVED
+            received = select(inbox.c.received_at, inbox.c.request).where(*in_range, inbox.c.agent == self._agent)
+            received = received.where(inbox.c.sender == sender, inbox.c.channel == channel)
+            found += [(from_micros(row.received_at), False, row.request) for row in await self._fetch_rows(received)]
+        return found
 
     async def purge(self, now: datetime) -> None:
         """Delete closed requests that are too old to have duplicates, and old notifications and questions that do not wait."""

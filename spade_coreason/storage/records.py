@@ -171,6 +171,31 @@ class EarlierRequest(NamedTuple):
     """True if it is not answered, or if its reply is not acknowledged."""
 
 
+class KnownRequest(NamedTuple):
+    """A request of a program that was received within seven days, as it is stored.
+
+    `request` is its JSON text until it is answered, also while it waits for a person's answer. `turn` is the JSON text of the
+    turn that answered it; `turn_row` is the row of that turn, and 0 if there was none.
+    """
+
+    received_at: datetime
+    digest: bytes
+    request: str | None
+    turn: str | None
+    turn_row: int
+    conversation_id: str | None
+    is_parked: bool
+    is_open: bool
+
+
+class OwnTurn(NamedTuple):
+    """A turn in a conversation of its owner. Rows are numbered in the order in which turns ended. `body` is JSON."""
+
+    row: int
+    conversation_id: str
+    body: str
+
+
 @dataclass(frozen=True, slots=True)
 class StorageErasureReport:
     """The ids of deleted conversations, and the number of other deleted rows by kind."""

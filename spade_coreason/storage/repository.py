@@ -59,6 +59,7 @@ from .records import (
     PLATFORM_SCOPE,
     REFUSED_SCOPE,
     LoadedConversation,
+    OwnTurn,
     StorageErasureReport,
     StoredAgent,
     StoredConversation,
@@ -353,6 +354,44 @@ class AgentRepository:
             .order_by(interactions.c.number)
         )
         return list(await self._fetch_scalars(query))
+
+    async def list_own_turns(
+        self, owner: str, id_prefix: str, since: datetime, limit: int, before_row: int | None = None, ids: Sequence[str] = ()
+    ) -> list[OwnTurn]:
+        """Return at most `limit` turns in the conversations of an owner (a bare JID), those that ended last first.
+
+        `id_prefix` is the beginning of the ids of these conversations, and `ids`, if there are any, name them. Turns that began
+        before `since` are left out, and those from the row `before_row` on.
+        """
+        query = (
+            select(interactions.c.id, conversations.c.conversation_id, interactions.c.body)
+            .join(conversations, conversations.c.id == interactions.c.conversation)
+            .where(*self._own_turns(owner, id_prefix, since, ids))
+            # Without the sums, the database could read all turns of the agent in their order.
+            .order_by((interactions.c.id + 0).desc())
+            .limit(limit)
+        )
+        if before_row is not None:
+            query = query.where(interactions.c.id + 0 < before_row)
+        return [OwnTurn._make(row) for row in await self._fetch_rows(query)]
+
+    async def count_own_turns(self, owner: str, id_prefix: str, since: datetime, ids: Sequence[str] = ()) -> int:
+        """Return the number of the turns that `list_own_turns` finds."""
+        query = (
+            select(func.count())
+            .select_from(interactions)
+            .join(conversations, conversations.c.id == interactions.c.conversation)
+            .where(*self._own_turns(owner, id_prefix, since, ids))
+        )
+        [count] = await self._fetch_scalars(query)
+        return int(count)
+
+    def _own_turns(self, owner: str, id_prefix: str, since: datetime, ids: Sequence[str]) -> list[Any]:
+        is_own = conversations.c.agent == self.agent, conversations.c.owner == owner
+        has_prefix = func.substr(conversations.c.conversation_id, 1, len(id_prefix)) == id_prefix
+        is_recent = conversations.c.last_interaction >= to_micros(since), interactions.c.timestamp >= to_micros(since)
+        conditions = [*is_own, has_prefix, *is_recent, interactions.c.body != ERASED_TURN]
+        return [*conditions, conversations.c.conversation_id.in_(ids)] if ids else conditions
 
     async def iterate_turns(self, conversation: int) -> AsyncIterator[str]:
         """Yield every turn as JSON, oldest first, including turns that end during the iteration."""

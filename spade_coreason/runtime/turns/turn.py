@@ -378,6 +378,8 @@ class Turn:
         }
         if isinstance(nickname := request.metadata.get("nickname"), str):
             meta["nickname"] = nickname
+        if incoming.kind.is_door and (message_id := incoming.metadata.get("message_id")) is not None:
+            meta["message_id"] = message_id
         may_differ = incoming.context is not NO_CONTEXT or not ROOT_METADATA.isdisjoint(incoming.metadata)
         if may_differ and (root := incoming.stored_root) is not None:
             meta[ROOT_SENDER] = root  # so that the data of a person are found who has not written to this agent

@@ -1,0 +1,321 @@
+"""The operations of the protocol on one agent."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing, contextmanager
+from datetime import UTC
+from typing import Any, NoReturn
+from uuid import UUID, uuid4
+
+from a2a.server.context import ServerCallContext
+from a2a.server.request_handlers.request_handler import RequestHandler, validate_request_params
+from a2a.types import a2a_pb2
+from a2a.utils.constants import DEFAULT_LIST_TASKS_PAGE_SIZE, MAX_LIST_TASKS_PAGE_SIZE
+from a2a.utils.errors import (
+    A2AError,
+    InternalError,
+    InvalidParamsError,
+    PushNotificationNotSupportedError,
+    TaskNotCancelableError,
+    TaskNotFoundError,
+    UnsupportedOperationError,
+)
+
+from ...domain.identifiers import digest_request
+from ...domain.texts.error_chain import describe_error_chain
+from ...domain.texts.json_text import dump_json
+from ...exceptions import StoreError
+from ...storage import KnownRequest
+from ..caller import Caller
+from ..doors import DoorAgent
+from .live_tasks import LiveTask, LiveTasks
+from .messages import Question, check_id, derive_task_id, make_message, read_metadata, read_question, read_value
+from .progress import TERMINAL, TaskProgress, Update
+from .stored_tasks import THREAD_PREFIX, StoredTasks, TaskFilter
+
+log = logging.getLogger(__name__)
+
+CALLER = "caller"
+"""The key of the caller in the state of a call."""
+
+
+class AgentHandler(RequestHandler):
+    """The operations of A2A on one agent. Each sees the tasks of the caller only."""
+
+    def __init__(self, agent: DoorAgent) -> None:
+        self._agent = agent
+        self._live = LiveTasks(agent)
+        self._stored = StoredTasks(agent)
+
+    # Messages
+
+    @validate_request_params
+    async def on_message_send(self, params: a2a_pb2.SendMessageRequest, context: ServerCallContext) -> a2a_pb2.Task:
+        """Answer with the task, once its request is stored; by default once it is over or waits for an answer."""
+        configuration = params.configuration
+        length = configuration.history_length if configuration.HasField("history_length") else None
+        with self._failures():
+            sent = await self._send(params, _caller_of(context))
+            if isinstance(sent, LiveTask):
+                if not configuration.return_immediately:
+                    await sent.wait_until_settled()
+                sent = sent.progress.snapshot()
+        return _cut_history(sent, length)
+
+    @validate_request_params
+    async def on_message_send_stream(
+        self, params: a2a_pb2.SendMessageRequest, context: ServerCallContext
+    ) -> AsyncGenerator[Update]:
+        """Yield the task, once its request is stored, and then its updates."""
+        with self._failures():
+            sent = await self._send(params, _caller_of(context))
+            if isinstance(sent, a2a_pb2.Task):
+                yield sent
+                return
+            async with aclosing(_follow(sent)) as updates:
+                async for update in updates:
+                    yield update
+
+    async def _send(self, params: a2a_pb2.SendMessageRequest, caller: Caller) -> LiveTask | a2a_pb2.Task:
+        if params.configuration.HasField("task_push_notification_config"):
+            raise PushNotificationNotSupportedError
+        message = params.message
+        check_id(message.message_id, "messageId")
+        check_id(message.context_id, "contextId")
+        if message.task_id:
+            return await self._answer(message, caller)
+        question = read_question(message, self._agent.manifest)
+        task_id = derive_task_id(caller.address, self._agent.jid, message.message_id)
+        digest = digest_request(question.payload, question.capability)
+        known = await self._stored.find(caller, task_id)
+        if (live := self._live.find(caller, task_id)) is not None:
+            _check_same(digest, live.digest)
+            return live
+        if known is not None:
+            return await self._repeat(caller, task_id, known, digest)
+        return await self._begin(caller, task_id, message, question, digest)
+
+    async def _begin(
+        self, caller: Caller, task_id: UUID, message: a2a_pb2.Message, question: Question, digest: bytes
+    ) -> LiveTask | a2a_pb2.Task:
+        """Ask the agent. The task is returned once the request is stored, or refused."""
+        context_id = message.context_id or str(uuid4())
+        metadata: dict[str, Any] = {"message_id": message.message_id}
+        if message.metadata:
+            metadata["message_metadata"] = read_metadata(message)
+        if question.capability is not None:
+            metadata["capability"] = question.capability
+        reply = self._agent.ask(
+            caller,
+            question.payload,
+            request_id=task_id,
+            thread=THREAD_PREFIX + context_id,
+            metadata=metadata,
+            waits=True,
+        )
+        stored = make_message(message.message_id, str(task_id), context_id, message.parts, is_user=True)
+        stored.metadata.CopyFrom(message.metadata)
+        progress = TaskProgress(str(task_id), context_id, stored)
+        live = self._live.begin(caller, progress, digest, reply)
+        if reply.stored is None:
+            await live.wait_until_settled()
+        else:
+            await reply.stored
+        return live
+
+    async def _repeat(self, caller: Caller, task_id: UUID, known: KnownRequest, digest: bytes) -> LiveTask | a2a_pb2.Task:
+        """Return the task of a message that was sent before."""
+        _check_same(digest, known.digest)
+        task = await self._stored.load(caller, task_id, known)
+        return task if task.status.state in TERMINAL else self._adopt(caller, task, known)
+
+    def _adopt(self, caller: Caller, task: a2a_pb2.Task, known: KnownRequest) -> LiveTask:
+        if (live := self._live.find(caller, UUID(task.id))) is not None:
+            return live
+        progress = TaskProgress(task.id, task.context_id, None)
+        progress.history = list(task.history)
+        progress.status = task.status
+        return self._live.adopt(caller, progress, known.digest)
+
+    async def _answer(self, message: a2a_pb2.Message, caller: Caller) -> LiveTask | a2a_pb2.Task:
+        """Answer the question of a task."""
+        found = await self._find(caller, message.task_id)
+        task = found.progress.snapshot() if isinstance(found, LiveTask) else found
+        if message.context_id and message.context_id != task.context_id:
+            raise InvalidParamsError("contextId is not that of the task; leave it out")
+        if isinstance(found, LiveTask) and found.is_answered_by(message.message_id):
+            return found
+        if not isinstance(found, LiveTask):
+            raise UnsupportedOperationError("the task is over; send the message without taskId, with its contextId")
+        questions = await self._agent.find_questions(caller, found.request_id)
+        if not questions:
+            raise UnsupportedOperationError("the task does not wait for an answer of yours; send the message without taskId")
+        answered = await self._agent.answer(caller, questions[0], _read_answer(message))
+        if answered.outcome == "unsuitable":
+            raise InvalidParamsError(f"the answer does not fit the question: {answered.problem}")
+        if answered.outcome == "taken":
+            stored = make_message(message.message_id, task.id, task.context_id, message.parts, is_user=True)
+            found.go_on(stored)
+        return found
+
+    # Tasks
+
+    async def _find(self, caller: Caller, task_id: str) -> LiveTask | a2a_pb2.Task:
+        """Return a task of the caller: a live one, or one that is over. Raise TaskNotFoundError."""
+        try:
+            request_id = UUID(task_id)
+        except ValueError:
+            raise TaskNotFoundError from None
+        if (live := self._live.find(caller, request_id)) is not None:
+            await live.check()
+            return live
+        known = await self._stored.find(caller, request_id)
+        if known is None:
+            raise TaskNotFoundError
+        task = await self._stored.load(caller, request_id, known)
+        return task if task.status.state in TERMINAL else self._adopt(caller, task, known)
+
+    @validate_request_params
+    async def on_get_task(self, params: a2a_pb2.GetTaskRequest, context: ServerCallContext) -> a2a_pb2.Task:
+        """Return a task of the caller."""
+        with self._failures():
+            found = await self._find(_caller_of(context), params.id)
+        task = found.progress.snapshot() if isinstance(found, LiveTask) else found
+        return _cut_history(task, params.history_length if params.HasField("history_length") else None)
+
+    @validate_request_params
+    async def on_list_tasks(self, params: a2a_pb2.ListTasksRequest, context: ServerCallContext) -> a2a_pb2.ListTasksResponse:
+        """Return the tasks of the caller, those changed last first."""
+        size = params.page_size if params.HasField("page_size") else DEFAULT_LIST_TASKS_PAGE_SIZE
+        if not 1 <= size <= MAX_LIST_TASKS_PAGE_SIZE:
+            raise InvalidParamsError(f"pageSize must be between 1 and {MAX_LIST_TASKS_PAGE_SIZE}")
+        if params.history_length < 0:
+            raise InvalidParamsError("historyLength must not be negative")
+        after = params.status_timestamp_after.ToDatetime(tzinfo=UTC) if params.HasField("status_timestamp_after") else None
+        wanted = TaskFilter(check_id(params.context_id, "contextId"), params.status, after)
+        with self._failures():
+            page = await self._stored.list_page(_caller_of(context), wanted, size, params.page_token)
+        length = params.history_length if params.HasField("history_length") else None
+        for task in page.tasks:
+            _cut_history(task, length)
+            if not params.include_artifacts:
+                task.ClearField("artifacts")
+        return a2a_pb2.ListTasksResponse(
+            tasks=page.tasks, next_page_token=page.next_token, page_size=size, total_size=page.total
+        )
+
+    @validate_request_params
+    async def on_cancel_task(self, params: a2a_pb2.CancelTaskRequest, context: ServerCallContext) -> a2a_pb2.Task:
+        """Cancel a task of the caller."""
+        caller = _caller_of(context)
+        with self._failures():
+            found = await self._find(caller, params.id)
+            if isinstance(found, a2a_pb2.Task):
+                raise TaskNotCancelableError("the task is over")
+            if not await self._agent.cancel(caller, found.request_id):
+                raise TaskNotCancelableError("the task is about to end")
+            await found.wait_until_settled()
+        return found.progress.snapshot()
+
+    @validate_request_params
+    async def on_subscribe_to_task(
+        self, params: a2a_pb2.SubscribeToTaskRequest, context: ServerCallContext
+    ) -> AsyncGenerator[Update]:
+        """Yield a task of the caller as it is now, and then its updates."""
+        with self._failures():
+            found = await self._find(_caller_of(context), params.id)
+            if isinstance(found, a2a_pb2.Task):
+                raise UnsupportedOperationError("the task is over; get it")
+            async with aclosing(_follow(found)) as updates:
+                async for update in updates:
+                    yield update
+
+    # What this server does not have
+
+    async def on_create_task_push_notification_config(
+        self, params: a2a_pb2.TaskPushNotificationConfig, context: ServerCallContext
+    ) -> NoReturn:
+        """Refuse: there are no push notifications."""
+        raise PushNotificationNotSupportedError
+
+    async def on_get_task_push_notification_config(
+        self, params: a2a_pb2.GetTaskPushNotificationConfigRequest, context: ServerCallContext
+    ) -> NoReturn:
+        """Refuse: there are no push notifications."""
+        raise PushNotificationNotSupportedError
+
+    async def on_list_task_push_notification_configs(
+        self, params: a2a_pb2.ListTaskPushNotificationConfigsRequest, context: ServerCallContext
+    ) -> NoReturn:
+        """Refuse: there are no push notifications."""
+        raise PushNotificationNotSupportedError
+
+    async def on_delete_task_push_notification_config(
+        self, params: a2a_pb2.DeleteTaskPushNotificationConfigRequest, context: ServerCallContext
+    ) -> NoReturn:
+        """Refuse: there are no push notifications."""
+        raise PushNotificationNotSupportedError
+
+    async def on_get_extended_agent_card(
+        self, params: a2a_pb2.GetExtendedAgentCardRequest, context: ServerCallContext
+    ) -> NoReturn:
+        """Refuse: the card needs a key already, so there is only one."""
+        raise UnsupportedOperationError("there is no extended card: the card itself needs a key")
+
+    @contextmanager
+    def _failures(self) -> Iterator[None]:
+        """Answer failures with a sentence. The SDK would send the text of any exception."""
+        try:
+            yield
+        except A2AError:
+            raise
+        except ConnectionError as error:
+            raise InternalError("the agent does not run at the moment; try again in a while") from error
+        except StoreError as error:
+            raise InternalError("the platform cannot store anything at the moment; try again in a while") from error
+        except Exception as error:
+            chain = describe_error_chain(error)
+            frames = "; ".join(f"{frame.function} ({frame.file}:{frame.line})" for frame in chain[-1].frames[-6:])
+            log.error("%s: an A2A request failed with %s: %s", self._agent.jid, chain[-1].type, frames)
+            raise InternalError("the server failed to do this; its log has the reason") from error
+
+
+def _caller_of(context: ServerCallContext) -> Caller:
+    caller: Caller = context.state[CALLER]
+    return caller
+
+
+def _check_same(digest: bytes, earlier: bytes) -> None:
+    if digest != earlier:
+        raise InvalidParamsError("this messageId was used for another message; send this one with a new id")
+
+
+def _read_answer(message: a2a_pb2.Message) -> str:
+    """Return an answer as text: JSON for data."""
+    texts = [part.text for part in message.parts if part.HasField("text")]
+    data = [dump_json(read_value(part.data)) for part in message.parts if part.HasField("data")]
+    if len(texts) + len(data) != len(message.parts) or (texts and data) or len(data) > 1:
+        raise InvalidParamsError("an answer is texts, or one JSON value")
+    return data[0] if data else "\n\n".join(texts)
+
+
+async def _follow(live: LiveTask) -> AsyncGenerator[Update]:
+    """Yield a task as it is now, and then its updates."""
+    task, follower = live.progress.snapshot(), live.follow()
+    try:
+        yield task
+        async for update in follower:
+            yield update
+    finally:
+        follower.close()
+
+
+def _cut_history(task: a2a_pb2.Task, length: int | None) -> a2a_pb2.Task:
+    """Leave the last messages of the history."""
+    if length is not None and length < 0:
+        raise InvalidParamsError("historyLength must not be negative")
+    if length is not None and len(task.history) > length:
+        del task.history[: len(task.history) - length]
+    return task

@@ -1,0 +1,244 @@
+"""Tasks as storage has them: requests that wait or run, and turns that have answered one."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import AsyncIterator, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from a2a.types import a2a_pb2
+from a2a.utils.errors import InvalidParamsError
+from google.protobuf.json_format import ParseDict
+from pydantic_core import from_json
+
+from ...contracts.base import utc_now
+from ...domain.channel_kinds import DOOR_CHANNEL
+from ...domain.identifiers import candidate_conversation_ids, derive_request_key, recover_thread
+from ...storage import DUPLICATE_DAYS, KnownRequest, OwnTurn
+from ..caller import Caller
+from ..doors import DoorAgent
+from .messages import data_part, make_message, parts_of
+from .progress import SOMEBODY_ELSE, make_status, question_parts, text_or_link
+
+THREAD_PREFIX = "a2a:"
+"""The beginning of the threads of this door. So a task of another door is none of this one, and no conversation is shared."""
+_PAGE = 200
+_MAX_COUNTED = 10_000
+"""The most stored tasks that are read to count those of one state."""
+_ENDED = {a2a_pb2.TASK_STATE_COMPLETED, a2a_pb2.TASK_STATE_FAILED}
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFilter:
+    """The tasks that a caller asks for."""
+
+    context_id: str = ""
+    state: int = a2a_pb2.TASK_STATE_UNSPECIFIED
+    after: datetime | None = None
+
+    def accepts(self, task: a2a_pb2.Task) -> bool:
+        """Return True if a task is asked for."""
+        if self.context_id and task.context_id != self.context_id:
+            return False
+        if self.after is not None and moment_of(task) < self.after:
+            return False
+        return self.state in (a2a_pb2.TASK_STATE_UNSPECIFIED, task.status.state)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskPage:
+    """Some of the tasks that a caller asks for: those changed last come first."""
+
+    tasks: list[a2a_pb2.Task]
+    next_token: str
+    total: int
+
+
+def moment_of(task: a2a_pb2.Task) -> datetime:
+    """Return the time of the last change of a task."""
+    return task.status.timestamp.ToDatetime(tzinfo=utc_now().tzinfo)
+
+
+class StoredTasks:
+    """The tasks of one agent. A task of another caller, or older than seven days, is not found."""
+
+    def __init__(self, agent: DoorAgent) -> None:
+        self._agent = agent
+
+    async def find(self, caller: Caller, task_id: UUID) -> KnownRequest | None:
+        """Return the request with the id of a task, or None."""
+        key = derive_request_key(self._agent.jid, caller.address, task_id)
+        known = await self._agent.repository.inbox.load_request(key.bytes, caller.address)
+        if known is None or (known.turn_row and known.turn is None):
+            return None  # there is none, or its turn was deleted
+        thread = self._thread_of(known, caller)
+        return known if thread is None or thread.startswith(THREAD_PREFIX) else None
+
+    def _thread_of(self, known: KnownRequest, caller: Caller) -> str | None:
+        """Return the thread of a request; None if it was closed without a turn, so that storage does not have it."""
+        if known.request is not None:
+            return from_json(known.request).get("thread") or ""
+        if known.conversation_id is None:
+            return None
+        return recover_thread(known.conversation_id, caller.address, self._agent.jid) or ""
+
+    async def load(self, caller: Caller, task_id: UUID, known: KnownRequest) -> a2a_pb2.Task:
+        """Make the task of a request."""
+        context_id = (self._thread_of(known, caller) or "").removeprefix(THREAD_PREFIX)
+        if known.turn is not None:
+            return make_answered_task(str(task_id), context_id, from_json(known.turn))
+        if known.request is not None:
+            return await self._make_open(caller, from_json(known.request), known.received_at, is_parked=known.is_parked)
+        status = make_status(a2a_pb2.TASK_STATE_CANCELED, str(task_id), context_id, now=known.received_at)
+        return a2a_pb2.Task(id=str(task_id), context_id=context_id, status=status)
+
+    async def _make_open(
+        self, caller: Caller, request: Mapping[str, Any], received_at: datetime, *, is_parked: bool
+    ) -> a2a_pb2.Task:
+        task_id, context_id = request["request_id"], request["thread"].removeprefix(THREAD_PREFIX)
+        state, parts = a2a_pb2.TASK_STATE_WORKING, []
+        if is_parked:
+            questions = await self._agent.find_questions(caller, UUID(task_id))
+            if questions:
+                state, parts = a2a_pb2.TASK_STATE_INPUT_REQUIRED, question_parts(questions[0])
+            else:
+                parts = [a2a_pb2.Part(text=SOMEBODY_ELSE)]
+        message_id = request.get("metadata", {}).get("message_id", task_id)
+        message = make_message(message_id, task_id, context_id, parts_of(request["payload"]), is_user=True)
+        status = make_status(state, task_id, context_id, parts, received_at)
+        return a2a_pb2.Task(id=task_id, context_id=context_id, status=status, history=[message])
+
+    async def list_page(self, caller: Caller, wanted: TaskFilter, size: int, token: str) -> TaskPage:
+        """Return a page of the tasks of a caller. `token` is that of the page before, or "". Raise InvalidParamsError for another."""
+        before_row, before_time = _read_token(token)
+        open_tasks = [task for task in await self._load_open(caller) if wanted.accepts(task)]
+        following = [task for task in open_tasks if before_time is None or _micros(task) < before_time]
+        tasks: list[a2a_pb2.Task] = []
+        row, time = before_row, before_time
+        has_more = False
+        async for answered in self._iterate_answered(caller, wanted, before_row, size):
+            while following and moment_of(following[0]) >= moment_of(answered[1]) and len(tasks) < size:
+                tasks.append(following.pop(0))
+                time = _micros(tasks[-1])
+            if len(tasks) == size:
+                has_more = True
+                break
+            row = answered[0]
+            tasks.append(answered[1])
+        while following and len(tasks) < size:
+            tasks.append(following.pop(0))
+            time = _micros(tasks[-1])
+        has_more = has_more or bool(following)
+        total = len(open_tasks) + await self._count_answered(caller, wanted)
+        return TaskPage(tasks, _make_token(row, time) if has_more else "", total)
+
+    async def _load_open(self, caller: Caller) -> list[a2a_pb2.Task]:
+        """Return the tasks that are not over, the latest first."""
+        inbox = self._agent.repository.inbox
+        tasks = []
+        for received_at, is_parked, text in await inbox.load_open_of(caller.address, DOOR_CHANNEL):
+            request = from_json(text)
+            if (request.get("thread") or "").startswith(THREAD_PREFIX) and request.get("request_id"):
+                tasks.append(await self._make_open(caller, request, received_at, is_parked=is_parked))
+        return sorted(tasks, key=moment_of, reverse=True)
+
+    async def _iterate_answered(
+        self, caller: Caller, wanted: TaskFilter, before_row: int | None, size: int
+    ) -> AsyncIterator[tuple[int, a2a_pb2.Task]]:
+        if wanted.state != a2a_pb2.TASK_STATE_UNSPECIFIED and wanted.state not in _ENDED:
+            return
+        limit = min(size + 1, _PAGE)
+        while True:
+            turns = await self._list_turns(caller, wanted, limit, before_row)
+            for turn in turns:
+                task = self._make_answered(caller, turn)
+                if wanted.after is not None and moment_of(task) < wanted.after:
+                    return
+                if wanted.accepts(task):
+                    yield turn.row, task
+            if len(turns) < limit:
+                return
+            before_row = turns[-1].row
+
+    async def _count_answered(self, caller: Caller, wanted: TaskFilter) -> int:
+        if wanted.state == a2a_pb2.TASK_STATE_UNSPECIFIED and wanted.after is None:
+            repository = self._agent.repository
+            return await repository.count_own_turns(caller.address, THREAD_PREFIX, _oldest(), self._ids(caller, wanted))
+        count = 0
+        async for _ in self._iterate_answered(caller, wanted, None, _PAGE):
+            count += 1
+            if count == _MAX_COUNTED:
+                break
+        return count
+
+    async def _list_turns(self, caller: Caller, wanted: TaskFilter, limit: int, before_row: int | None) -> list[OwnTurn]:
+        repository, ids = self._agent.repository, self._ids(caller, wanted)
+        return await repository.list_own_turns(caller.address, THREAD_PREFIX, _oldest(), limit, before_row, ids)
+
+    def _ids(self, caller: Caller, wanted: TaskFilter) -> list[str]:
+        if not wanted.context_id:
+            return []
+        return candidate_conversation_ids(THREAD_PREFIX + wanted.context_id, caller.address, self._agent.jid)
+
+    def _make_answered(self, caller: Caller, turn: OwnTurn) -> a2a_pb2.Task:
+        thread = recover_thread(turn.conversation_id, caller.address, self._agent.jid) or ""
+        body = from_json(turn.body)
+        return make_answered_task(body["meta"]["request_id"], thread.removeprefix(THREAD_PREFIX), body)
+
+
+def make_answered_task(task_id: str, context_id: str, turn: Mapping[str, Any]) -> a2a_pb2.Task:
+    """Make the task of a turn that has answered or failed. Its text is one artifact, and each of its data another one."""
+    output, meta = turn["output"], turn.get("meta", {})
+    ended_at = datetime.fromisoformat(turn["timestamp"]) + timedelta(milliseconds=meta.get("duration_ms", 0))
+    error = output.get("error")
+    state = a2a_pb2.TASK_STATE_COMPLETED if error is None else a2a_pb2.TASK_STATE_FAILED
+    parts = [a2a_pb2.Part(text=error["user_message"])] if error else []
+    user = make_message(meta.get("message_id", task_id), task_id, context_id, parts_of(turn["input"]), is_user=True)
+    task = a2a_pb2.Task(
+        id=task_id, context_id=context_id, status=make_status(state, task_id, context_id, parts, ended_at), history=[user]
+    )
+    task.artifacts.extend(_make_artifacts(task_id, output))
+    facts = {name: meta[name] for name in ("usage", "incident") if name in meta}
+    if error is not None:
+        facts |= {name: error[name] for name in ("code", "recoverable") if error.get(name) is not None}
+    if facts:
+        ParseDict(facts, task.metadata)
+    return task
+
+
+def _make_artifacts(task_id: str, output: Mapping[str, Any]) -> Iterator[a2a_pb2.Artifact]:
+    if output.get("text"):
+        yield a2a_pb2.Artifact(artifact_id=f"{task_id}-text", parts=[text_or_link(output["text"])])
+    for number, block in enumerate(output.get("data", ()), 1):
+        hint = {"view_hint": block["view_hint"]} if block.get("view_hint") else {}
+        ident, name = str(block.get("id", f"{task_id}-data-{number}")), block.get("title") or ""
+        artifact = a2a_pb2.Artifact(artifact_id=ident, name=name, parts=[data_part(block["data"])])
+        if hint:
+            ParseDict(hint, artifact.metadata)
+        yield artifact
+
+
+def _oldest() -> datetime:
+    return utc_now() - timedelta(days=DUPLICATE_DAYS)
+
+
+def _micros(task: a2a_pb2.Task) -> int:
+    return int(task.status.timestamp.ToMicroseconds())
+
+
+def _make_token(row: int | None, time: int | None) -> str:
+    text = ",".join("" if number is None else str(number) for number in (row, time))
+    return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
+
+
+def _read_token(token: str) -> tuple[int | None, int | None]:
+    if not token:
+        return None, None
+    try:
+        row, time = base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)).decode("ascii").split(",")
+        return int(row) if row else None, int(time) if time else None
+    except ValueError as error:
+        raise InvalidParamsError("pageToken is none of this server; begin without one") from error

@@ -1,0 +1,464 @@
+"""The A2A door: the official client, the states of tasks, and what one caller must not see of another."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import httpx
+import pytest
+from a2a.client import A2ACardResolver
+from a2a.types import a2a_pb2
+from a2a.utils.errors import (
+    InvalidParamsError,
+    TaskNotCancelableError,
+    TaskNotFoundError,
+    UnsupportedOperationError,
+)
+
+from spade_coreason import AgentDefinition, AgentRequest, Response, Session
+from spade_coreason.contracts import AgentCapability
+from tests.support.a2a_door import (
+    BINDINGS,
+    KEY,
+    SHOP_KEY,
+    USERS_KEY,
+    A2AServer,
+    apply,
+    message_of,
+    send,
+    serve_a2a,
+    state_of,
+    text_of,
+)
+from tests.support.wait import eventually
+
+_SUM = AgentCapability(
+    name="sum",
+    description="Adds numbers.",
+    inputs={"type": "object", "properties": {"numbers": {"type": "array", "items": {"type": "number"}}}, "required": ["numbers"]},
+)
+_SIMPLE = AgentDefinition.simple("desk", description="A desk for tests.")
+_MANIFEST = _SIMPLE.model_copy(update={"capabilities": [*_SIMPLE.capabilities, _SUM]})
+
+
+class Desk:
+    """An agent that does what the query says, and notes what it was asked."""
+
+    manifest = _MANIFEST
+
+    def __init__(self) -> None:
+        self.release = asyncio.Event()
+        self.seen: list[AgentRequest] = []
+
+    async def assist(self, request: AgentRequest, session: Session, response: Response) -> None:
+        self.seen.append(request)
+        if "numbers" in request.payload:
+            await response.data({"sum": sum(request.payload["numbers"])}, title="The sum")
+            return
+        query = str(request.payload["query"])
+        match query.partition(" ")[0]:
+            case "wait":
+                await self.release.wait()
+            case "stream":
+                stream = await response.create_stream("Report")
+                await stream.write("one ")
+                await self.release.wait()
+                await stream.write("two")
+                await stream.close()
+                return
+            case "think":
+                await response.thought("let me see")
+            case "ask":
+                answer = await response.ask_person("Which colour?", choices=["red", "blue"])
+                await response.markdown(f"painted {answer.text}")
+                return
+            case "other":
+                answer = await response.ask_person("May I?", people=["ada@localhost"])
+                await response.markdown(f"{answer.text}, they say")
+                return
+            case "fail":
+                raise RuntimeError("a secret")
+            case "link":
+                await response.markdown("https://files.example.org/report.pdf")
+                return
+        await response.markdown(f"done: {query}")
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite+aiosqlite:///{tmp_path}/platform.db"
+
+
+@pytest.fixture
+def desk() -> Desk:
+    return Desk()
+
+
+@pytest.fixture
+async def server(url: str, desk: Desk) -> AsyncIterator[A2AServer]:
+    async with serve_a2a(url, desk) as server:
+        yield server
+
+
+@pytest.mark.parametrize("binding", BINDINGS)
+@pytest.mark.parametrize("streaming", [True, False])
+async def test_the_official_client_gets_the_answer(server: A2AServer, binding: str, streaming: bool) -> None:
+    async with server.client(binding, streaming=streaming) as client:
+        task = await send(client, message_of("hello", "m1"))
+        assert state_of(task) == "COMPLETED"
+        assert text_of(task) == "done: hello"
+        assert task.context_id
+        stored = await client.get_task(a2a_pb2.GetTaskRequest(id=task.id))
+        assert (stored.id, stored.context_id, state_of(stored), text_of(stored)) == (
+            task.id,
+            task.context_id,
+            "COMPLETED",
+            "done: hello",
+        )
+        [message] = stored.history
+        assert (message.message_id, message.parts[0].text) == ("m1", "hello")
+
+
+@pytest.mark.parametrize("binding", BINDINGS)
+async def test_a_stream_comes_piece_by_piece(server: A2AServer, desk: Desk, binding: str) -> None:
+    async with server.client(binding) as client:
+        events = client.send_message(message_of("stream", "m1"))
+        task, kinds = a2a_pb2.Task(), []
+        async for event in events:
+            kinds.append(event.WhichOneof("payload"))
+            apply(task, event)
+            if text_of(task) == "one ":
+                desk.release.set()
+        assert kinds == ["task", "status_update", *["artifact_update"] * 3, "status_update"]
+        assert (state_of(task), text_of(task), task.artifacts[0].name) == ("COMPLETED", "one two", "Report")
+
+
+async def test_a_thought_is_a_working_status(server: A2AServer) -> None:
+    async with server.client() as client:
+        updates = [event.status_update async for event in client.send_message(message_of("think", "m1"))]
+    thoughts = [update.status.message.parts[0].text for update in updates if update.metadata.fields["thought"].bool_value]
+    assert thoughts == ["let me see"]
+
+
+async def test_data_are_asked_of_the_capability_that_they_fit(server: A2AServer, desk: Desk) -> None:
+    async with server.client() as client:
+        request = message_of("", "m1")
+        del request.message.parts[:]
+        request.message.parts.add().data.struct_value.update({"numbers": [1, 2.5]})
+        task = await send(client, request)
+        assert task.artifacts[0].parts[0].data.struct_value.fields["sum"].number_value == 3.5
+        assert task.artifacts[0].name == "The sum"
+        request.message.message_id = "m2"
+        request.message.metadata.update({"skill": "sum"})
+        request.message.parts[0].data.struct_value.update({"numbers": "many"})
+        with pytest.raises(InvalidParamsError, match="numbers"):
+            await send(client, request)
+    [seen] = desk.seen
+    assert seen.payload == {"numbers": [1, 2.5]}
+    assert seen.metadata["capability"] == "sum"
+
+
+async def test_a_link_is_a_file_both_ways(server: A2AServer, desk: Desk) -> None:
+    async with server.client() as client:
+        request = message_of("link", "m1")
+        request.message.parts.add(url="https://example.org/in.png", filename="in.png", media_type="image/png")
+        task = await send(client, request)
+    [attachment] = desk.seen[0].payload["attachments"]
+    assert (attachment["url"], attachment["name"], attachment["type"]) == ("https://example.org/in.png", "in.png", "image/png")
+    part = task.artifacts[0].parts[0]
+    assert (part.url, part.filename, part.media_type) == (
+        "https://files.example.org/report.pdf",
+        "report.pdf",
+        "application/pdf",
+    )
+
+
+async def test_a_repeated_message_is_the_same_task(server: A2AServer, desk: Desk) -> None:
+    async with server.client() as client:
+        first = await send(client, message_of("hello", "m1", context_id="trip"))
+        again = await send(client, message_of("hello", "m1", context_id="trip"))
+        assert (first.id, text_of(first)) == (again.id, text_of(again))
+        with pytest.raises(InvalidParamsError, match="messageId"):
+            await send(client, message_of("something else", "m1"))
+        other = await send(client, message_of("hello", "m2", context_id="trip"))
+        assert other.id != first.id
+        assert other.context_id == "trip"
+    assert len({request.session_id for request in desk.seen}) == 1
+    assert len(desk.seen) == 2
+
+
+@pytest.mark.parametrize("binding", BINDINGS)
+async def test_a_client_that_goes_away_does_not_end_its_task(server: A2AServer, desk: Desk, binding: str) -> None:
+    """As a2a-python 296."""
+    async with server.client(binding) as client:
+        events = client.send_message(message_of("stream", "m1"))
+        first = await anext(aiter(events))
+    async with server.client(binding) as client:
+        await eventually(lambda: len(desk.seen) == 1)
+        running = await client.get_task(a2a_pb2.GetTaskRequest(id=first.task.id))
+        assert state_of(running) in ("SUBMITTED", "WORKING")
+        task = a2a_pb2.Task()
+        async for event in client.subscribe(a2a_pb2.SubscribeToTaskRequest(id=first.task.id)):
+            apply(task, event)
+            desk.release.set()
+        assert (state_of(task), text_of(task)) == ("COMPLETED", "one two")
+        with pytest.raises(UnsupportedOperationError):
+            _ = [event async for event in client.subscribe(a2a_pb2.SubscribeToTaskRequest(id=first.task.id))]
+
+
+async def test_a_task_is_current_however_often_it_is_asked_for(server: A2AServer, desk: Desk) -> None:
+    """As a2a-python 1188. Forty times, since a running request answers to sixteen addresses only."""
+    async with server.client(streaming=False) as client:
+        request = message_of("stream", "m1")
+        request.configuration.return_immediately = True
+        begun = await send(client, request)
+        assert state_of(begun) in ("SUBMITTED", "WORKING")
+        for _ in range(40):
+            task = await client.get_task(a2a_pb2.GetTaskRequest(id=begun.id))
+            assert state_of(task) in ("SUBMITTED", "WORKING")
+        while text_of(task) != "one ":
+            task = await client.get_task(a2a_pb2.GetTaskRequest(id=begun.id))
+        desk.release.set()
+        while state_of(task) != "COMPLETED":
+            task = await client.get_task(a2a_pb2.GetTaskRequest(id=begun.id))
+        assert text_of(task) == "one two"
+        assert task.status.timestamp.ToMicroseconds() > begun.status.timestamp.ToMicroseconds()
+
+
+async def test_a_task_goes_on_after_a_restart(url: str, desk: Desk) -> None:
+    """As a2a-python 832."""
+    async with serve_a2a(url, desk) as server, server.client() as client:
+        task = a2a_pb2.Task()
+        events = client.send_message(message_of("wait a bit", "m1", context_id="trip"))
+        apply(task, await anext(aiter(events)))
+        await eventually(lambda: len(desk.seen) == 1)
+        answered = await send(client, message_of("hello", "m0", context_id="trip"))
+    async with serve_a2a(url, desk) as server, server.client() as client:
+        assert text_of(await client.get_task(a2a_pb2.GetTaskRequest(id=answered.id))) == "done: hello"
+        found = await client.get_task(a2a_pb2.GetTaskRequest(id=task.id))
+        assert (state_of(found), found.context_id, found.history[0].message_id) == ("WORKING", "trip", "m1")
+        async for event in client.subscribe(a2a_pb2.SubscribeToTaskRequest(id=task.id)):
+            apply(task, event)
+            desk.release.set()
+        assert (state_of(task), text_of(task)) == ("COMPLETED", "done: wait a bit")
+        again = await send(client, message_of("wait a bit", "m1", context_id="trip"))
+        assert text_of(again) == "done: wait a bit"
+    assert len(desk.seen) == 3
+
+
+@pytest.mark.parametrize("binding", BINDINGS)
+async def test_a_question_to_the_caller_is_answered_by_the_next_message(url: str, binding: str) -> None:
+    desk = Desk()
+    async with serve_a2a(url, desk) as server, server.client(binding) as client:
+        task = await send(client, message_of("ask me", "m1"))
+        assert state_of(task) == "INPUT_REQUIRED"
+        question, form = task.status.message.parts
+        assert question.text == "Which colour?"
+        assert list(form.data.struct_value.fields["choices"].list_value) == ["red", "blue"]
+        with pytest.raises(InvalidParamsError, match="fit"):
+            await send(client, message_of("green", "m2", task_id=task.id))
+        with pytest.raises(InvalidParamsError, match="contextId"):
+            await send(client, message_of("blue", "m2", task_id=task.id, context_id="another"))
+        async with server.client(binding, SHOP_KEY) as shop:
+            with pytest.raises(TaskNotFoundError):
+                await send(shop, message_of("red", "m2", task_id=task.id))
+        done = await send(client, message_of("blue", "m3", task_id=task.id))
+        assert (done.id, state_of(done)) == (task.id, "COMPLETED")
+        assert text_of(done).endswith("painted blue")
+        with pytest.raises(UnsupportedOperationError):
+            await send(client, message_of("red", "m4", task_id=task.id))
+
+
+async def test_a_question_is_answered_after_a_restart(url: str) -> None:
+    async with serve_a2a(url, Desk()) as server, server.client() as client:
+        task = await send(client, message_of("ask me", "m1"))
+    async with serve_a2a(url, Desk()) as server, server.client() as client:
+        found = await client.get_task(a2a_pb2.GetTaskRequest(id=task.id))
+        assert (state_of(found), found.status.message.parts[0].text) == ("INPUT_REQUIRED", "Which colour?")
+        done = await send(client, message_of("blue", "m2", task_id=task.id))
+        assert state_of(done) == "COMPLETED"
+        assert text_of(done).endswith("painted blue")
+
+
+async def test_who_waits_for_somebody_else_can_answer_nothing(server: A2AServer) -> None:
+    async with server.client(streaming=False) as client:
+        task = await send(client, message_of("other", "m1"))
+        assert (state_of(task), task.status.message.parts[0].text) == (
+            "WORKING",
+            "The agent has asked somebody else, and waits for the answer.",
+        )
+        for text in ("yes", "/approve", "approved"):
+            with pytest.raises(UnsupportedOperationError):
+                await send(client, message_of(text, f"m-{text}", task_id=task.id))
+        assert state_of(await client.get_task(a2a_pb2.GetTaskRequest(id=task.id))) == "WORKING"
+        listed = await client.list_tasks(a2a_pb2.ListTasksRequest(status=a2a_pb2.TASK_STATE_WORKING))
+        assert [each.id for each in listed.tasks] == [task.id]
+
+
+@pytest.mark.parametrize("binding", BINDINGS)
+async def test_a_task_is_cancelled(server: A2AServer, desk: Desk, binding: str) -> None:
+    async with server.client(binding) as client:
+        events = aiter(client.send_message(message_of("wait", "m1")))
+        task = (await anext(events)).task
+        await eventually(lambda: len(desk.seen) == 1)
+        cancelled = await client.cancel_task(a2a_pb2.CancelTaskRequest(id=task.id))
+        assert state_of(cancelled) == "CANCELED"
+        async for event in events:
+            apply(task, event)
+        assert state_of(task) == "CANCELED"
+        await server.running.runtime.runner.wait_until_idle()
+        assert state_of(await client.get_task(a2a_pb2.GetTaskRequest(id=task.id))) == "CANCELED"
+        assert state_of(await send(client, message_of("wait", "m1"))) == "CANCELED"
+        with pytest.raises(TaskNotCancelableError):
+            await client.cancel_task(a2a_pb2.CancelTaskRequest(id=task.id))
+    assert len(desk.seen) == 1
+
+
+async def test_a_question_is_cancelled(server: A2AServer) -> None:
+    async with server.client() as client:
+        task = await send(client, message_of("ask", "m1"))
+        assert state_of(await client.cancel_task(a2a_pb2.CancelTaskRequest(id=task.id))) == "CANCELED"
+        with pytest.raises(UnsupportedOperationError):
+            await send(client, message_of("red", "m2", task_id=task.id))
+
+
+async def test_a_failure_has_its_incident_and_no_details(server: A2AServer) -> None:
+    async with server.client() as client:
+        task = await send(client, message_of("fail", "m1"))
+        stored = await client.get_task(a2a_pb2.GetTaskRequest(id=task.id))
+    for each in (task, stored):
+        assert state_of(each) == "FAILED"
+        assert "secret" not in str(each)
+        assert each.status.message.parts[0].text
+    assert stored.metadata.fields["incident"].string_value in task.status.message.parts[0].text
+
+
+@pytest.mark.parametrize("binding", BINDINGS)
+async def test_tasks_are_listed_in_pages(server: A2AServer, desk: Desk, binding: str) -> None:
+    async with server.client(binding) as client, server.client(binding, SHOP_KEY) as shop:
+        done = [(await send(client, message_of(f"hello {n}", f"m{n}", context_id=f"c{n % 2}"))).id for n in range(7)]
+        request = message_of("wait", "w1", context_id="c0")
+        events = aiter(client.send_message(request))
+        done.append((await anext(events)).task.id)
+        token, pages = "", []
+        while True:
+            page = await client.list_tasks(a2a_pb2.ListTasksRequest(page_size=3, page_token=token))
+            assert page.total_size == 8
+            pages.append([task.id for task in page.tasks])
+            if not (token := page.next_page_token):
+                break
+        assert pages == [done[:4:-1], done[4:1:-1], done[1::-1]]
+        in_context = await client.list_tasks(a2a_pb2.ListTasksRequest(context_id="c1", include_artifacts=True, history_length=0))
+        assert [task.id for task in in_context.tasks] == [done[5], done[3], done[1]]
+        assert text_of(in_context.tasks[0]) == "done: hello 5"
+        assert not in_context.tasks[0].history
+        completed = await client.list_tasks(a2a_pb2.ListTasksRequest(status=a2a_pb2.TASK_STATE_COMPLETED))
+        assert completed.total_size == 7
+        late = a2a_pb2.ListTasksRequest(status_timestamp_after=page.tasks[-1].status.timestamp)
+        assert (await client.list_tasks(late)).total_size == 8
+        assert (await shop.list_tasks(a2a_pb2.ListTasksRequest(context_id="c1"))).total_size == 0
+        with pytest.raises(InvalidParamsError):
+            await client.list_tasks(a2a_pb2.ListTasksRequest(page_token="another"))
+        desk.release.set()
+
+
+async def test_nothing_crosses_between_callers_and_doors(server: A2AServer, desk: Desk) -> None:
+    """Fifty tries with ids that others have, or that are guessed."""
+    async with server.client() as client:
+        task = await send(client, message_of("hello", "m1", context_id="trip"))
+        question = await send(client, message_of("ask", "m2", context_id="trip"))
+        events = aiter(client.send_message(message_of("wait", "m3", context_id="trip")))
+        waiting = (await anext(events)).task
+        other_door = uuid4()
+        await _read(server.running.agent.ask(server_caller(server), {"query": "x"}, request_id=other_door, thread="t"))
+        with pytest.raises(TaskNotFoundError):
+            await client.get_task(a2a_pb2.GetTaskRequest(id=str(other_door)))
+        assert (await client.list_tasks(a2a_pb2.ListTasksRequest(context_id="t"))).total_size == 0
+        users = [{"X-Forwarded-User": "ada"}, {"X-Forwarded-User": "website"}]
+        others: list[tuple[str, dict[str, str]]] = [(SHOP_KEY, {}), *((USERS_KEY, user) for user in users)]
+        ids = [task.id, question.id, waiting.id, str(other_door), str(uuid4()), "../tasks", task.id.upper(), f" {task.id}"]
+        tries = 0
+        for key, headers in others:
+            async with server.http(key, headers) as http:
+                for ident in ids:
+                    for method, params in (
+                        ("GetTask", {"id": ident}),
+                        ("CancelTask", {"id": ident}),
+                        ("SubscribeToTask", {"id": ident}),
+                        ("SendMessage", {"message": _json_message("red", f"x{tries}", taskId=ident)}),
+                    ):
+                        reply = await http.post(server.url, json=_call(method, params))
+                        assert reply.json()["error"]["code"] == -32001, (method, ident)
+                        tries += 1
+                listed = (await http.post(server.url, json=_call("ListTasks", {"contextId": "trip"}))).json()["result"]
+                assert listed["tasks"] == []
+                same = _call("SendMessage", {"message": _json_message("hello", "m1", contextId="trip")})
+                answer = (await http.post(server.url, json=same)).json()["result"]["task"]
+                assert answer["id"] != task.id
+        assert tries >= 50
+        sessions = {request.session_id for request in desk.seen if request.payload["query"] == "hello"}
+        assert len(sessions) == 4
+        desk.release.set()
+
+
+async def test_a_key_is_needed_also_for_the_card(server: A2AServer) -> None:
+    async with httpx.AsyncClient(trust_env=False) as http:
+        for path in ("", "/", "/.well-known/agent-card.json", "/tasks", "/message:send"):
+            assert (await http.get(server.url + path)).status_code == 401
+            assert (await http.post(server.url + path, json={})).status_code == 401
+    async with server.http() as http:
+        reply = await http.get(f"{server.url}/.well-known/agent-card.json", follow_redirects=False)
+        assert reply.status_code == 200
+        assert reply.headers["etag"]
+        assert (await http.get(server.url.replace("/a2a/", "/a2a/no-"))).status_code == 404
+        assert (await http.get(f"{server.url}/a-tenant/tasks")).status_code == 404
+        card = await A2ACardResolver(http, server.url).get_agent_card()
+    assert (card.name, card.description, card.version) == ("desk", "A desk for tests.", "0.1.0")
+    assert [skill.id for skill in card.skills] == ["chat", "sum"]
+    assert card.capabilities.streaming
+    assert not card.capabilities.push_notifications
+    assert {each.url for each in card.supported_interfaces} == {server.url}
+    assert card.security_schemes["key"].http_auth_security_scheme.scheme == "Bearer"
+
+
+async def test_a_wrong_request_is_refused_without_a_turn(server: A2AServer, desk: Desk) -> None:
+    wrong: list[dict[str, Any]] = [
+        {"message": _json_message("x", "i" * 300)},
+        {"message": _json_message("x", "m1", contextId="c" * 300)},
+        {"message": _json_message("x", "m1", parts=[{"url": "file:///etc/passwd"}])},
+        {"message": _json_message("x", "m1", parts=[{}])},
+        {"message": _json_message("x", "m1", parts=[])},
+        {"message": _json_message("x", "m1", metadata={"skill": "none"})},
+        {"message": _json_message("x", "m1", parts=[{"url": "https://example.org/a"}] * 21)},
+        {"message": _json_message("x", "m1"), "configuration": {"historyLength": -1}},
+        {"message": _json_message("x", "m1"), "configuration": {"taskPushNotificationConfig": {"url": "http://localhost"}}},
+        {},
+    ]
+    async with server.http() as http:
+        for params in wrong:
+            reply = (await http.post(server.url, json=_call("SendMessage", params))).json()
+            assert reply["error"]["code"] in (-32602, -32003), params
+    assert desk.seen == []
+
+
+def server_caller(server: A2AServer) -> Any:
+    from tests.support.a2a_door import CALLERS
+
+    return CALLERS[KEY]
+
+
+async def _read(reply: Any) -> None:
+    async for _ in reply:
+        pass
+
+
+def _json_message(text: str, ident: str, **fields: Any) -> dict[str, Any]:
+    return {"messageId": ident, "role": "ROLE_USER", "parts": [{"text": text}], **fields}
+
+
+def _call(method: str, params: dict[str, Any]) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
