@@ -333,8 +333,10 @@ class Inbox:
         rows = await self._fetch_rows(query)
         if not rows:
             return None
-        received_at, digest, request, turn, turn_row, *others = rows[0]
-        return KnownRequest(from_micros(received_at), digest or NO_DIGEST, request, turn, max(turn_row or 0, 0), *others)
+        received_at, digest, text, turn, turn_row, conversation_id, is_parked, is_open = tuple(rows[0])
+        turn_row = max(turn_row or 0, 0)
+        received_at = from_micros(received_at)
+        return KnownRequest(received_at, digest or NO_DIGEST, text, turn, turn_row, conversation_id, is_parked, is_open)
 
     async def load_open_of(self, sender: str, channel: str) -> list[tuple[datetime, bool, str]]:
         """Return the requests of a sender (a bare JID) by a channel that are not answered: when each came, and its JSON.

@@ -115,4 +115,5 @@ def text_of(task: a2a_pb2.Task) -> str:
 
 def state_of(task: a2a_pb2.Task) -> str:
     """Return the name of the state of a task."""
-    return a2a_pb2.TaskState.Name(task.status.state).removeprefix("TASK_STATE_")
+    name: str = a2a_pb2.TaskState.Name(task.status.state)
+    return name.removeprefix("TASK_STATE_")

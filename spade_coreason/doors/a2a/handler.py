@@ -55,7 +55,7 @@ class AgentHandler(RequestHandler):
     async def on_message_send(self, params: a2a_pb2.SendMessageRequest, context: ServerCallContext) -> a2a_pb2.Task:
         """Answer with the task, once its request is stored; by default once it is over or waits for an answer."""
         configuration = params.configuration
-        length = configuration.history_length if configuration.HasField("history_length") else None
+        length = _read_length(configuration)
         with self._failures():
             sent = await self._send(params, _caller_of(context))
             if isinstance(sent, LiveTask):
@@ -68,7 +68,7 @@ class AgentHandler(RequestHandler):
     async def on_message_send_stream(
         self, params: a2a_pb2.SendMessageRequest, context: ServerCallContext
     ) -> AsyncGenerator[Update]:
-        """Yield the task, once its request is stored, and then its updates."""
+        """Yield the task, once its request is stored, and then its updates until it is over or asks the caller."""
         with self._failures():
             sent = await self._send(params, _caller_of(context))
             if isinstance(sent, a2a_pb2.Task):
@@ -77,6 +77,9 @@ class AgentHandler(RequestHandler):
             async with aclosing(_follow(sent)) as updates:
                 async for update in updates:
                     yield update
+                    is_status = not isinstance(update, a2a_pb2.TaskArtifactUpdateEvent)
+                    if is_status and update.status.state == a2a_pb2.TASK_STATE_INPUT_REQUIRED:
+                        return
 
     async def _send(self, params: a2a_pb2.SendMessageRequest, caller: Caller) -> LiveTask | a2a_pb2.Task:
         if params.configuration.HasField("task_push_notification_config"):
@@ -180,24 +183,23 @@ class AgentHandler(RequestHandler):
     @validate_request_params
     async def on_get_task(self, params: a2a_pb2.GetTaskRequest, context: ServerCallContext) -> a2a_pb2.Task:
         """Return a task of the caller."""
+        length = _read_length(params)
         with self._failures():
             found = await self._find(_caller_of(context), params.id)
         task = found.progress.snapshot() if isinstance(found, LiveTask) else found
-        return _cut_history(task, params.history_length if params.HasField("history_length") else None)
+        return _cut_history(task, length)
 
     @validate_request_params
     async def on_list_tasks(self, params: a2a_pb2.ListTasksRequest, context: ServerCallContext) -> a2a_pb2.ListTasksResponse:
         """Return the tasks of the caller, those changed last first."""
+        length = _read_length(params)
         size = params.page_size if params.HasField("page_size") else DEFAULT_LIST_TASKS_PAGE_SIZE
         if not 1 <= size <= MAX_LIST_TASKS_PAGE_SIZE:
             raise InvalidParamsError(f"pageSize must be between 1 and {MAX_LIST_TASKS_PAGE_SIZE}")
-        if params.history_length < 0:
-            raise InvalidParamsError("historyLength must not be negative")
         after = params.status_timestamp_after.ToDatetime(tzinfo=UTC) if params.HasField("status_timestamp_after") else None
         wanted = TaskFilter(check_id(params.context_id, "contextId"), params.status, after)
         with self._failures():
             page = await self._stored.list_page(_caller_of(context), wanted, size, params.page_token)
-        length = params.history_length if params.HasField("history_length") else None
         for task in page.tasks:
             _cut_history(task, length)
             if not params.include_artifacts:
@@ -216,7 +218,7 @@ class AgentHandler(RequestHandler):
                 raise TaskNotCancelableError("the task is over")
             if not await self._agent.cancel(caller, found.request_id):
                 raise TaskNotCancelableError("the task is about to end")
-            await found.wait_until_settled()
+            found.cancel()
         return found.progress.snapshot()
 
     @validate_request_params
@@ -312,10 +314,19 @@ async def _follow(live: LiveTask) -> AsyncGenerator[Update]:
         follower.close()
 
 
+def _read_length(
+    params: a2a_pb2.GetTaskRequest | a2a_pb2.ListTasksRequest | a2a_pb2.SendMessageConfiguration,
+) -> int | None:
+    """Return the most messages of the history that a caller wants; None for all."""
+    if not params.HasField("history_length"):
+        return None
+    if params.history_length < 0:
+        raise InvalidParamsError("historyLength must not be negative")
+    return int(params.history_length)
+
+
 def _cut_history(task: a2a_pb2.Task, length: int | None) -> a2a_pb2.Task:
     """Leave the last messages of the history."""
-    if length is not None and length < 0:
-        raise InvalidParamsError("historyLength must not be negative")
     if length is not None and len(task.history) > length:
         del task.history[: len(task.history) - length]
     return task

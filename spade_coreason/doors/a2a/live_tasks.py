@@ -129,6 +129,10 @@ class LiveTask:
         self.progress.add_message(message)
         self._publish([self.progress.set_status(a2a_pb2.TASK_STATE_WORKING)])
 
+    def cancel(self) -> None:
+        """Note that it was cancelled."""
+        self._publish(self.progress.apply(DoorEvent("request.cancelled", {})))
+
     async def read(self, reply: DoorReply) -> bool:
         """Read a reply to its end. Return False if it does not come yet, which only an adopted task is told."""
         try:

@@ -111,7 +111,9 @@ class TaskProgress:
         self.history.append(message)
 
     def apply(self, event: DoorEvent) -> list[Update]:
-        """Change the task by an event of its reply. Return the updates."""
+        """Change the task by an event of its reply. Return the updates; none for a task that is over."""
+        if self.is_terminal:
+            return []
         if event.type in _FINAL_STATES:
             return [self._end(event)]
         if event.type in ("request.parked", "request.interrupted"):

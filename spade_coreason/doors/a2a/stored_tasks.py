@@ -112,7 +112,10 @@ class StoredTasks:
         return a2a_pb2.Task(id=task_id, context_id=context_id, status=status, history=[message])
 
     async def list_page(self, caller: Caller, wanted: TaskFilter, size: int, token: str) -> TaskPage:
-        """Return a page of the tasks of a caller. `token` is that of the page before, or "". Raise InvalidParamsError for another."""
+        """Return a page of the tasks of a caller. `token` is that of the page before, or "".
+
+        Raise InvalidParamsError for any other token.
+        """
         before_row, before_time = _read_token(token)
         open_tasks = [task for task in await self._load_open(caller) if wanted.accepts(task)]
         following = [task for task in open_tasks if before_time is None or _micros(task) < before_time]

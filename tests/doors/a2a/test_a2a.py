@@ -23,6 +23,7 @@ from spade_coreason import AgentDefinition, AgentRequest, Response, Session
 from spade_coreason.contracts import AgentCapability
 from tests.support.a2a_door import (
     BINDINGS,
+    CALLERS,
     KEY,
     SHOP_KEY,
     USERS_KEY,
@@ -34,12 +35,17 @@ from tests.support.a2a_door import (
     state_of,
     text_of,
 )
+from tests.support.errors import ExpectedErrors
 from tests.support.wait import eventually
 
 _SUM = AgentCapability(
     name="sum",
     description="Adds numbers.",
-    inputs={"type": "object", "properties": {"numbers": {"type": "array", "items": {"type": "number"}}}, "required": ["numbers"]},
+    inputs={
+        "type": "object",
+        "properties": {"numbers": {"type": "array", "items": {"type": "number"}}},
+        "required": ["numbers"],
+    },
 )
 _SIMPLE = AgentDefinition.simple("desk", description="A desk for tests.")
 _MANIFEST = _SIMPLE.model_copy(update={"capabilities": [*_SIMPLE.capabilities, _SUM]})
@@ -77,7 +83,7 @@ class Desk:
                 await response.markdown(f"painted {answer.text}")
                 return
             case "other":
-                answer = await response.ask_person("May I?", people=["ada@localhost"])
+                answer = await response.ask_person("May I?", to="ada@localhost")
                 await response.markdown(f"{answer.text}, they say")
                 return
             case "fail":
@@ -236,7 +242,7 @@ async def test_a_task_goes_on_after_a_restart(url: str, desk: Desk) -> None:
         events = client.send_message(message_of("wait a bit", "m1", context_id="trip"))
         apply(task, await anext(aiter(events)))
         await eventually(lambda: len(desk.seen) == 1)
-        answered = await send(client, message_of("hello", "m0", context_id="trip"))
+        answered = await send(client, message_of("hello", "m0"))
     async with serve_a2a(url, desk) as server, server.client() as client:
         assert text_of(await client.get_task(a2a_pb2.GetTaskRequest(id=answered.id))) == "done: hello"
         found = await client.get_task(a2a_pb2.GetTaskRequest(id=task.id))
@@ -326,7 +332,8 @@ async def test_a_question_is_cancelled(server: A2AServer) -> None:
             await send(client, message_of("red", "m2", task_id=task.id))
 
 
-async def test_a_failure_has_its_incident_and_no_details(server: A2AServer) -> None:
+async def test_a_failure_has_its_incident_and_no_details(server: A2AServer, expected_errors: ExpectedErrors) -> None:
+    expected_errors("RuntimeError: a secret")
     async with server.client() as client:
         task = await send(client, message_of("fail", "m1"))
         stored = await client.get_task(a2a_pb2.GetTaskRequest(id=task.id))
@@ -352,7 +359,9 @@ async def test_tasks_are_listed_in_pages(server: A2AServer, desk: Desk, binding:
             if not (token := page.next_page_token):
                 break
         assert pages == [done[:4:-1], done[4:1:-1], done[1::-1]]
-        in_context = await client.list_tasks(a2a_pb2.ListTasksRequest(context_id="c1", include_artifacts=True, history_length=0))
+        in_context = await client.list_tasks(
+            a2a_pb2.ListTasksRequest(context_id="c1", include_artifacts=True, history_length=0)
+        )
         assert [task.id for task in in_context.tasks] == [done[5], done[3], done[1]]
         assert text_of(in_context.tasks[0]) == "done: hello 5"
         assert not in_context.tasks[0].history
@@ -446,8 +455,6 @@ async def test_a_wrong_request_is_refused_without_a_turn(server: A2AServer, desk
 
 
 def server_caller(server: A2AServer) -> Any:
-    from tests.support.a2a_door import CALLERS
-
     return CALLERS[KEY]
 
 

@@ -1,0 +1,1 @@
+"""The conformance kits of protocols, run against the doors of a real server."""
