@@ -32,4 +32,8 @@ def build_web_server(
         from ..doors import make_webhook_routes
 
         routes.append(make_webhook_routes(doors, webhooks, settings.public_url))
+    if "a2a" in used:
+        from ..doors import make_a2a_routes
+
+        routes.append(make_a2a_routes(doors, settings.public_url))
     return WebServer(settings, find_caller, find_problem, routes)

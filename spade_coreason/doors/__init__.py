@@ -6,6 +6,7 @@ import lazy_loader
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submod_attrs={
+        "a2a.routes": ["make_a2a_routes"],
         "authentication": ["FindCaller"],
         "doors": ["Doors"],
         "keys": ["KeyRing"],

@@ -1,3 +1,6 @@
+from .a2a.routes import (
+    make_a2a_routes as make_a2a_routes,
+)
 from .authentication import (
     FindCaller as FindCaller,
 )

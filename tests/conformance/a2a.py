@@ -31,7 +31,7 @@ _REPORTS = ("junitreport.xml", "compatibility.json")
 async def run() -> None:
     """Run the kit on both bindings. Exit with 1 if a test of the level MUST fails that is no exception."""
     kit = find_kit()
-    exceptions = load_exceptions()
+    exceptions, optional = load_exceptions()
     with tempfile.TemporaryDirectory() as directory:
         folder = Path(directory)
         async with serve_a2a(f"sqlite+aiosqlite:///{folder}/platform.db", KitAgent()) as server:
@@ -41,10 +41,10 @@ async def run() -> None:
         results = read_results(folder / "junit.xml")
         levels = json.loads((folder / "compatibility.json").read_text(encoding="utf-8"))
     failed = {name: text for name, (outcome, text) in results.items() if outcome == "failed"}
-    unexpected = {name: text for name, text in failed.items() if name not in exceptions}
-    obsolete = sorted(set(exceptions) - set(failed))
+    unexpected = {name: text for name, text in failed.items() if name not in exceptions | optional}
+    obsolete = sorted(set(exceptions | optional) - set(failed))
     commit = await find_commit(kit)
-    write_section("a2a", make_lines(results, exceptions, levels, commit))
+    write_section("a2a", make_lines(results, exceptions | optional, levels, commit))
     print(output[-3000:])
     for name, text in unexpected.items():
         print(f"FAILED {name}\n  {text}")
@@ -62,12 +62,13 @@ def find_kit() -> Path:
     return kit
 
 
-def load_exceptions() -> dict[str, str]:
-    """Return the tests that may fail, each with its reason."""
-    exceptions: dict[str, str] = tomllib.loads(EXCEPTIONS.read_text(encoding="utf-8"))["exceptions"]
+def load_exceptions() -> tuple[dict[str, str], dict[str, str]]:
+    """Return the tests of the levels MUST and SHOULD that may fail, each with its reason, and those of the level MAY."""
+    tables = tomllib.loads(EXCEPTIONS.read_text(encoding="utf-8"))
+    exceptions: dict[str, str] = tables["exceptions"]
     if len(exceptions) > MAX_EXCEPTIONS:
         raise SystemExit(f"{EXCEPTIONS.name} has more than {MAX_EXCEPTIONS} exceptions")
-    return exceptions
+    return exceptions, tables["optional"]
 
 
 async def run_kit(kit: Path, url: str, folder: Path) -> str:
@@ -93,7 +94,7 @@ async def find_commit(kit: Path) -> str:
 def read_results(path: Path) -> dict[str, tuple[str, str]]:
     """Return the outcome of each test by its name, with the reason if it failed or was skipped."""
     results = {}
-    for case in ElementTree.parse(path).getroot().iter("testcase"):  # noqa: S314 - the kit has just written it
+    for case in ElementTree.parse(path).getroot().iter("testcase"):
         name = f"{case.attrib['classname'].rpartition('.')[2]}.{case.attrib['name']}"
         problem = next(iter(case.findall("failure") + case.findall("error")), None)
         skipped = case.find("skipped")

@@ -1,7 +1,7 @@
-"""A plugin for the pytest of the A2A kit, with two things that the kit leaves out. It is loaded there, so it imports nothing of ours.
+"""A plugin for the pytest of the A2A kit, with two things that the kit leaves out. It imports nothing of ours.
 
 1. The kit sends no credentials, although the card requires them. The plugin adds the key.
-2. The kit sends different messages under one `messageId`, which is to be unique (`a2a.proto`, Message). The plugin numbers them.
+2. The kit sends different messages under one `messageId`, which is to be unique (`a2a.proto`). The plugin numbers them.
 """
 
 from __future__ import annotations
@@ -42,4 +42,4 @@ def _send_with_key(client: httpx.Client, request: httpx.Request, **options: Any)
     return _send(client, request, **options)
 
 
-httpx.Client.send = _send_with_key  # type: ignore[method-assign] # the kit makes its own clients
+httpx.Client.send = _send_with_key  # the kit makes its own clients

@@ -12,7 +12,7 @@ from a2a.client import A2ACardResolver, Client, ClientConfig, ClientFactory
 from a2a.types import a2a_pb2
 
 from spade_coreason.config.settings import WebSettings
-from spade_coreason.doors.a2a.routes import make_routes
+from spade_coreason.doors.a2a.routes import make_a2a_routes
 from spade_coreason.doors.server import WebServer
 from spade_coreason.testing import Policy
 from tests.support.door_agents import RunningDoors, make_caller, run_behind_doors
@@ -68,7 +68,7 @@ async def serve_a2a(
         return None
 
     async with run_behind_doors(url, agent, names, policy) as running:
-        server = WebServer(settings, CALLERS.get, find_problem, [make_routes(running.doors, settings.public_url)])
+        server = WebServer(settings, CALLERS.get, find_problem, [make_a2a_routes(running.doors, settings.public_url)])
         await server.start()
         try:
             yield A2AServer(settings, running)

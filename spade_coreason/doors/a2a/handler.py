@@ -31,7 +31,7 @@ from ...storage import KnownRequest
 from ..caller import Caller
 from ..doors import DoorAgent
 from .live_tasks import LiveTask, LiveTasks
-from .messages import Question, check_id, derive_task_id, make_message, read_metadata, read_question, read_value
+from .messages import MessageContent, check_id, derive_task_id, make_message, read_metadata, read_content, read_value
 from .progress import TERMINAL, TaskProgress, Update
 from .stored_tasks import THREAD_PREFIX, StoredTasks, TaskFilter
 
@@ -89,7 +89,7 @@ class AgentHandler(RequestHandler):
         check_id(message.context_id, "contextId")
         if message.task_id:
             return await self._answer(message, caller)
-        question = read_question(message, self._agent.manifest)
+        question = read_content(message, self._agent.manifest)
         task_id = derive_task_id(caller.address, self._agent.jid, message.message_id)
         digest = digest_request(question.payload, question.capability)
         known = await self._stored.find(caller, task_id)
@@ -101,7 +101,7 @@ class AgentHandler(RequestHandler):
         return await self._begin(caller, task_id, message, question, digest)
 
     async def _begin(
-        self, caller: Caller, task_id: UUID, message: a2a_pb2.Message, question: Question, digest: bytes
+        self, caller: Caller, task_id: UUID, message: a2a_pb2.Message, question: MessageContent, digest: bytes
     ) -> LiveTask | a2a_pb2.Task:
         """Ask the agent. The task is returned once the request is stored, or refused."""
         context_id = message.context_id or str(uuid4())

@@ -26,7 +26,7 @@ SKILL = "skill"
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class MessageContent:
     """What a message asks: the payload of a request, and the capability, if it names or fits one."""
 
     payload: dict[str, Any]
@@ -48,7 +48,7 @@ def check_id(text: str, name: str) -> str:
     return text
 
 
-def read_question(message: a2a_pb2.Message, manifest: AgentDefinition) -> Question:
+def read_content(message: a2a_pb2.Message, manifest: AgentDefinition) -> MessageContent:
     """Read what a message asks.
 
     Texts are the `query`, links are `attachments`. One JSON object that fits the schema of a capability is the payload for it;
@@ -74,7 +74,7 @@ def read_question(message: a2a_pb2.Message, manifest: AgentDefinition) -> Questi
         if attachments:
             payload["attachments"] = attachments
         capability = _read_skill(message, manifest)
-    return Question(payload, capability)
+    return MessageContent(payload, capability)
 
 
 def _read_skill(message: a2a_pb2.Message, manifest: AgentDefinition) -> str | None:
@@ -145,7 +145,7 @@ def make_message(
 
 
 def parts_of(payload: Mapping[str, Any]) -> list[a2a_pb2.Part]:
-    """Return the parts of the message that had a payload: the reverse of `read_question`."""
+    """Return the parts of the message that had a payload: the reverse of `read_content`."""
     rest = {key: value for key, value in payload.items() if key not in ("query", "attachments")}
     parts = [a2a_pb2.Part(text=str(payload["query"]))] if payload.get("query") else []
     if rest:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import logging
+from http import HTTPStatus
 
 from a2a.server.context import ServerCallContext
+from a2a.server.request_handlers.response_helpers import build_error_response
 from a2a.server.routes import ServerCallContextBuilder, create_agent_card_routes, create_jsonrpc_routes, create_rest_routes
+from a2a.utils.error_handlers import build_rest_error_payload
+from a2a.utils.errors import ContentTypeNotSupportedError
 from starlette.requests import HTTPConnection, Request
+from starlette.responses import JSONResponse
 from starlette.routing import BaseRoute, Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ..authentication import caller_of
 from ..doors import DoorAgent, Doors
-from ..errors import HttpRefusal
+from ..errors import HttpError
 from ..server import DoorRoutes
 from .card import make_card
 from .handler import CALLER, AgentHandler
@@ -23,7 +28,7 @@ _CARD_CACHE = "private, max-age=300"
 _RETRY_AFTER_S = 5.0
 
 
-def make_routes(doors: Doors, url: str) -> DoorRoutes:
+def make_a2a_routes(doors: Doors, url: str) -> DoorRoutes:
     """Make the routes of the agents behind the A2A door. `url` is the public address of the server."""
     logging.getLogger("a2a").setLevel(logging.CRITICAL)  # anyone can send what it warns of, and it quotes that
     app = A2ADoor(doors, url.rstrip("/") + PATH)
@@ -42,17 +47,30 @@ class A2ADoor:
         name = scope["path_params"]["agent"]
         agent = self._doors.find(DOOR, caller_of(HTTPConnection(scope)), name)
         if agent is None:
-            raise HttpRefusal(404, "this key opens no agent of this name by A2A; correct the address")
+            raise HttpError(404, "this key opens no agent of this name by A2A; correct the address")
         if not agent.is_open:
-            raise HttpRefusal(503, "the agent does not run at the moment; try again", retry_after_s=_RETRY_AFTER_S)
+            raise HttpError(503, "the agent does not run at the moment; try again", retry_after_s=_RETRY_AFTER_S)
         made_for, router = self._routers.get(name, (None, None))
         if router is None or made_for is not agent:
             router = _make_router(agent, f"{self._url}/{name}")
             self._routers[name] = agent, router
+        content_type = HTTPConnection(scope).headers.get("content-type", "application/json")
         root = f"{scope.get('root_path', '')}{PATH}/{name}"
         path = scope["path"]
+        if not content_type.partition(";")[0].strip().lower().endswith(("/json", "+json")):
+            await _refuse_content(is_rpc=path == root)(scope, receive, send)
+            return
         # A client of JSON-RPC posts to the address of the agent, without a slash at its end.
         await router({**scope, "root_path": root, "path": path if path != root else f"{path}/"}, receive, send)
+
+
+def _refuse_content(*, is_rpc: bool) -> JSONResponse:
+    error = ContentTypeNotSupportedError("the body must be JSON; send Content-Type: application/json")
+    if is_rpc:
+        return JSONResponse(build_error_response(None, error))
+    payload = build_rest_error_payload(error)
+    payload["error"]["code"] = HTTPStatus.UNSUPPORTED_MEDIA_TYPE  # the SDK has 400; the protocol wants 415 (5.4)
+    return JSONResponse(payload, HTTPStatus.UNSUPPORTED_MEDIA_TYPE)
 
 
 class _CallContexts(ServerCallContextBuilder):
