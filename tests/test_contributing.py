@@ -36,7 +36,7 @@ def test_what_is_left_out_of_the_tests_is_listed() -> None:
 
 def test_the_tree_has_a_line_for_every_package() -> None:
     tree = re.findall(r"^```\n(spade_coreason/\n.*?)^```", CONTRIBUTING, re.MULTILINE | re.DOTALL)[0]
-    lines = set(re.findall(r"^ {2,6}([a-z_]+)/ {2,}\S", tree, re.MULTILINE))
+    lines = set(re.findall(r"^ {2,6}([a-z0-9_]+)/ {2,}\S", tree, re.MULTILINE))
     packages = {path.parent.name for path in PACKAGE.glob("*/**/__init__.py") if "agents" not in path.parts}
     assert packages - {"versions"} <= lines | {"commands", "chat", "demo"}
     modules = {path.name for path in PACKAGE.glob("*.py")} - {"__main__.py", "_version.py"}

@@ -107,8 +107,8 @@ def test_the_codec_reads_the_events_that_the_page_shows() -> None:
     assert shown == {events_reference.read_event(stanza)["type"].removeprefix("ai.coreason.") for stanza in stanzas}
 
 
-def test_the_codec_writes_no_event_that_the_page_does_not_show() -> None:
-    source = (ROOT / "spade_coreason/xmpp/codec/encoders/program.py").read_text(encoding="utf-8")
+def test_a_turn_has_no_event_that_the_page_does_not_show() -> None:
+    source = (ROOT / "spade_coreason/domain/event_data.py").read_text(encoding="utf-8")
     written = set(re.findall(r'return "((?:stream|block|request)\.[a-z]+)"', source))
     page = (REFERENCE / "events.md").read_text(encoding="utf-8")
     assert written

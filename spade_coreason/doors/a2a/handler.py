@@ -31,7 +31,7 @@ from ...storage import KnownRequest
 from ..caller import Caller
 from ..doors import DoorAgent
 from .live_tasks import LiveTask, LiveTasks
-from .messages import MessageContent, check_id, derive_task_id, make_message, read_metadata, read_content, read_value
+from .messages import MessageContent, check_id, derive_task_id, make_message, read_content, read_metadata, read_value
 from .progress import TERMINAL, TaskProgress, Update
 from .stored_tasks import THREAD_PREFIX, StoredTasks, TaskFilter
 
