@@ -19,6 +19,7 @@ from spade_coreason.doors.doors import DoorAgent
 from spade_coreason.exceptions import ConfigError
 from spade_coreason.operations.client import call_platform
 from spade_coreason.operations.table import OPERATIONS
+from spade_coreason.storage import KeyRepository, hash_secret
 from spade_coreason.xmpp.servers.process import find_free_ports
 from tests.support.door_agents import read_all, texts_of
 from tests.support.doors import ask
@@ -122,6 +123,16 @@ async def test_a_key_has_effect_from_its_creation_to_its_revocation(running: Run
     await running.call("keys.revoke", name="website")
     assert not await running.accepts(third)
     assert not await running.is_admitted(website)
+
+
+async def test_changes_of_one_key_at_once_leave_the_server_with_what_is_stored(running: Running) -> None:
+    await running.call("keys.create", name="website", agents=["desk"])
+    secrets = [key.secret for key in await asyncio.gather(*(running.call("keys.rotate", name="website") for _ in range(8)))]
+    assert running.platform.database is not None
+    stored = await KeyRepository(running.platform.database).find("website")
+    assert stored is not None
+    accepted = {hash_secret(secret) for secret in secrets if await running.accepts(secret)}
+    assert accepted == {stored.secret_hash, stored.previous_hash}
 
 
 async def test_a_revoked_key_ends_what_its_callers_ask(running: Running) -> None:

@@ -8,13 +8,13 @@ import logging
 import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from spade_coreason import load_settings
+from spade_coreason import AgentRequest, AgentTester, Response, Session, agent, load_settings
 from spade_coreason.app.stored_host import open_stored_host
 from spade_coreason.domain.callers import caller_address, person_below
 from spade_coreason.domain.preferences import PREFERENCES_SCOPE, Preferences
@@ -34,10 +34,18 @@ from spade_coreason.operations.host import OperationHost
 from spade_coreason.operations.memory import OfAgents
 from spade_coreason.operations.sessions import OfPerson
 from spade_coreason.operations.table import OPERATIONS
+from spade_coreason.storage import KeyRepository, hash_secret
+from spade_coreason.testing import Policy
 
 NOTES, ECHO, CAROL = "notes@localhost", "echo@localhost", "carol@localhost"
 TESTER = Actor(CallerKind.MACHINE_USER, "user tester")
 """The user of the machine."""
+
+
+@agent
+async def greet(request: AgentRequest, session: Session, response: Response) -> None:
+    """Greet."""
+    await response.markdown("hello")
 
 
 def write_configuration(directory: Path, **keys: Any) -> Path:
@@ -266,6 +274,24 @@ async def test_the_address_of_a_key_is_rejected_and_never_admitted(host: Operati
     assert [(one.person, one.state) for one in await list_access(Call(host, TESTER), OfAgents(agent=NOTES))] == [
         (address, "rejected")
     ]
+
+
+async def test_an_operator_rejects_a_key_in_a_chat_and_admits_none() -> None:
+    async with AgentTester(greet, allow=("*",), policy=Policy(operators=frozenset({"boss@localhost"}))) as t:
+        [(agent_jid, runner)] = t.runners.items()
+        database = runner.command_context.host.database
+        assert database is not None
+        keys = KeyRepository(database)
+        values: dict[str, Any] = {"users": "", "created_by": "user tester", "now": datetime.now(UTC)}
+        for name, account in (("website", ""), ("editor", CAROL)):
+            assert await keys.create(keys.make(name, [agent_jid], account, hash_secret(name), **values))
+        for person in ("website@callers.invalid", CAROL):
+            assert await t.say(f"/reject {person}", user="boss@localhost")
+        [refusal] = await t.say("/admit website@callers.invalid", user="boss@localhost")
+        assert "spade-coreason keys create" in refusal
+        [refusal] = await t.say("/reject other@callers.invalid", user="boss@localhost")
+        assert "there is no key other" in refusal
+        assert [key.agent_jids for key in await keys.load_all()] == [[], []]
 
 
 # Secrets
