@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import signal
 import socket
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,8 @@ from spade_coreason.config.runfile import read_run_file
 from spade_coreason.exceptions import ServerError
 from spade_coreason.xmpp.servers.process import find_free_ports
 from tests.support.doors import ask, serve, web_settings
-from tests.support.program import run_command, run_in_background
+from tests.support.program import COMMAND, clean_environment, run_command, run_in_background
+from tests.support.wait import TIMEOUT_S
 
 ECHO = "spade_coreason.agents.echo:EchoAgent"
 
@@ -98,3 +101,44 @@ async def test_without_the_section_there_is_no_server(tmp_path: Path) -> None:
     async with Platform(load_settings(file, tmp_path, {})) as platform:
         assert platform.web_status is None
         assert (await platform.status()).web is None
+
+
+SLOW = '''
+import asyncio
+
+class SlowAgent:
+    """Answers never."""
+
+    def __init__(self, manifest):
+        self.manifest = manifest
+
+    async def assist(self, request, session, response):
+        await response.markdown("began")
+        await asyncio.sleep(3600)
+'''
+
+
+async def test_from_the_first_moment_of_a_stop_new_requests_are_refused_while_turns_run(tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text(SLOW)
+    settings = web_settings()
+    agent = {"jid": "slow@localhost", "agent": "slow:SlowAgent", "doors": ["openai"]}
+    write_configuration(tmp_path, settings.port, agents=[agent], limits={"grace_s": 3600})
+    with run_in_background("up", cwd=tmp_path, until="^Ready") as platform:
+        asking = await asyncio.create_subprocess_exec(
+            *COMMAND, "ask", "slow", "x", cwd=tmp_path, env=clean_environment(), stdout=asyncio.subprocess.PIPE
+        )
+        assert asking.stdout is not None
+        async with asyncio.timeout(TIMEOUT_S):
+            assert await asking.stdout.readline() == b"began\n"
+            platform.process.send_signal(signal.SIGTERM)
+            await asyncio.to_thread(platform.wait_for, "Stopping")
+            # It says so a moment before.
+            while (reply := await ask(settings, "/readyz", key=None)).status == 200:  # noqa: ASYNC110 - it has no event
+                await asyncio.sleep(0.01)
+        assert (reply.status, json.loads(reply.body)) == (503, {"status": "stopping"})
+        refused = await ask(settings, "/v1/models")
+        assert (refused.status, refused.headers["retry-after"]) == (503, "5")
+        assert (await ask(settings, "/healthz", key=None)).status == 200
+        platform.process.kill()
+        asking.kill()
+        await asking.wait()
