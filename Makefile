@@ -68,6 +68,7 @@ chaos: $(VENV)/.ready
 	@STEP_KILLS=100 $(BIN)/pytest tests/app/test_steps.py
 	@INITIATIVE_KILLS=200 $(BIN)/pytest tests/app/test_initiative.py
 	@QUESTION_KILLS=200 $(BIN)/pytest tests/app/test_question_kills.py
+	@WEBHOOK_KILLS=100 $(BIN)/pytest tests/app/test_webhook_kills.py
 	@EXAMPLES=5000 $(BIN)/pytest tests/xmpp/test_mutations.py tests/xmpp/codec/test_mutations.py
 	@EXCHANGE_ASKS=10000 EXCHANGE_KILLS=100 $(BIN)/pytest tests/app/test_exchange.py tests/xmpp/test_exchange_storm.py
 	@SINGLE_TEXT_SECONDS=$(ATTACK_SECONDS) OTHER_AGENTS=9 $(BIN)/pytest tests/chaos/test_single_texts.py

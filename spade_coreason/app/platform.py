@@ -209,7 +209,7 @@ class Platform:
         """The status of the HTTP server; None without one."""
         if self._web is None:
             return None
-        return WebStatus(self._web.url, find_used_doors(self.settings), self._web.connections)
+        return WebStatus(self._web.url, find_used_doors(self.settings), self._web.connections, self._builder.webhook_ring.full)
 
     async def _agent_status(self, jid: str) -> AgentStatus:
         if jid not in self.agents:

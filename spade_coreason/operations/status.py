@@ -159,6 +159,8 @@ class WebStatus:
     """The doors that agents are behind."""
     connections: int = 0
     """The number of open connections."""
+    full_webhooks: tuple[str, ...] = ()
+    """The webhooks that refuse events until their secrets are rotated."""
 
     def __str__(self) -> str:
         return f"{self.url} ({', '.join(self.doors) or 'no agent lists doors'})"

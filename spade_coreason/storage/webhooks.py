@@ -32,7 +32,7 @@ _KNOWN_TO_INBOX = timedelta(days=DUPLICATE_DAYS, hours=-1)
 """The time for which the inbox surely knows a request, from before it was stored."""
 
 Accepted: TypeAlias = Literal["new", "repeated", "old", "full"]
-"""What is known of a body.
+"""The knowledge about a body.
 
 It is new, or was accepted within the time in which the inbox knows its request, or before that. If it is "full", no more bodies
 can be remembered.

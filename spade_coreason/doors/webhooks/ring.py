@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from typing import cast
@@ -11,6 +12,8 @@ from ...contracts.base import utc_now
 from ...domain.callers import WEBHOOK_PREFIX, webhook_address
 from ...storage import Database, StoredWebhook, WebhookKind, WebhookRepository, decode_webhook_secret
 from ..caller import Caller
+
+log = logging.getLogger(__name__)
 
 
 class LiveWebhook:
@@ -52,6 +55,9 @@ class WebhookRing:
         """Take all webhooks, before the agents are built. Raise StoreError if they cannot be read."""
         for stored in await self.repository.load_all():
             self.take(stored)
+        for row, count in (await self.repository.count_bodies()).items():
+            if count >= self.repository.max_bodies and (live := self._by_row.get(row)) is not None:
+                self.report_full(live)
 
     def take(self, stored: StoredWebhook) -> None:
         """Take a webhook as it is stored now: a new, rotated or revoked one, in the order of the transactions."""
@@ -62,6 +68,22 @@ class WebhookRing:
             self._by_name[stored.name] = self._by_row[stored.id] = live
         elif before is not None and (on_lost := self.on_lost.get(stored.agent)) is not None:
             on_lost()
+
+    def report_full(self, live: LiveWebhook) -> None:
+        """Tell the operator, once, that a webhook cannot remember more bodies for its present secret."""
+        if not live.is_full:
+            text = (
+                "the webhook %s has accepted %d bodies, and cannot remember more: it refuses events until its secret is rotated"
+            )
+            log.error(
+                f"{text} (`spade-coreason webhooks rotate %s`)", live.stored.name, self.repository.max_bodies, live.stored.name
+            )
+        live.is_full = True
+
+    @property
+    def full(self) -> tuple[str, ...]:
+        """The names of the webhooks that refuse events until their secrets are rotated."""
+        return tuple(name for name, live in self._by_name.items() if live.is_full)
 
     def find(self, name: str) -> LiveWebhook | None:
         """Return the live webhook of a name, or None."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import logging
 from contextlib import suppress
 from http import HTTPStatus
 from uuid import UUID, uuid5
@@ -27,8 +26,6 @@ from .events import WebhookEvent, read_event
 from .replies import read_answer
 from .ring import LiveWebhook, WebhookRing
 from .signatures import TOLERANCE_S, ClockError, SignatureError, find_kind, verify
-
-log = logging.getLogger(__name__)
 
 _DOOR = "webhook"
 _NAMESPACE = UUID("6b0a7a52-6f0e-5a36-9d0f-3f6f4d1c9e27")
@@ -149,7 +146,8 @@ class _WebhookDoor:
                 if known == "old":
                     raise HttpError(HTTPStatus.CONFLICT, _OLD_BODY)
                 if known == "full":
-                    self._report_full(live)
+                    if secret_number == live.stored.secret_number:
+                        self._ring.report_full(live)
                     raise HttpError(HTTPStatus.INSUFFICIENT_STORAGE, _FULL)
                 try:
                     await self._ask(live, request_id, event)
@@ -205,15 +203,6 @@ class _WebhookDoor:
     def _find_answer_key(self, row: int) -> bytes | None:
         live = self._ring.find_by_row(row)
         return None if live is None else live.stored.answer_key
-
-    def _report_full(self, live: LiveWebhook) -> None:
-        name = live.stored.name
-        if not live.is_full:
-            text = (
-                "the webhook %s has accepted %d bodies, and cannot remember more: it refuses events until its secret is rotated"
-            )
-            log.error(f"{text} (`spade-coreason webhooks rotate %s`)", name, self._ring.repository.max_bodies, name)
-        live.is_full = True
 
 
 class _RefusedError(HttpError):

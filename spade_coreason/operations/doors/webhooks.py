@@ -29,7 +29,7 @@ from ..definition import Arguments, Call, NoArguments, operation
 from ..host import OperationHost, describe_agents, select_agent
 
 KEEP_S = 86_400
-"""How long the secret of before is accepted after a rotation, unless the caller says otherwise."""
+"""The time for which the secret of before is accepted after a rotation, unless the caller says otherwise."""
 MAX_KEEP_S = 30 * 86_400
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,39}", re.ASCII)
 _MAX_THREAD_CHARACTERS = 200
@@ -105,7 +105,7 @@ async def create_webhook(call: Call, arguments: NewWebhook) -> IssuedWebhook:
     """Create a webhook for an agent. Its secret is in the result, and nowhere else that is shown."""
     name, host, now = arguments.name, call.host, utc_now()
     if _NAME.fullmatch(name) is None or name == "answers":
-        problem = f"{name!r:.60} is no name of a webhook; write 1 to 40 of a-z, 0-9 and -, and a letter or digit first"
+        problem = f"a webhook cannot be named {name!r:.60}; write 1 to 40 of a-z, 0-9 and -, and a letter or digit first"
         raise ConfigError("name", problem)
     thread = arguments.thread
     if thread is not None and not 0 < len(thread) <= _MAX_THREAD_CHARACTERS:

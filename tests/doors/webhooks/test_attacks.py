@@ -13,6 +13,7 @@ from uuid import UUID
 import pytest
 from sqlalchemy import delete
 
+from spade_coreason.doors import WebhookRing
 from spade_coreason.doors.webhooks.answers import AnswerAddress, make_token
 from spade_coreason.storage import DUPLICATE_DAYS, WebhookKind
 from spade_coreason.storage.schema import inbox
@@ -211,7 +212,12 @@ async def test_a_webhook_that_cannot_remember_more_refuses_and_tells_the_operato
         statuses = [(await server.send(webhook, {"number": number})).status for number in range(6)]
         assert statuses == [202, 202, 202, 507, 507, 507]
         assert (await server.send(webhook, {"number": 1})).status == 202  # a repeated one
+        assert server.ring.full == ("repo",)
+        restarted = WebhookRing(server.running.runtime.parts.repository.database, max_bodies=3)
+        await restarted.load()
+        assert restarted.full == ("repo",)
         rotated = await server.rotate("repo", timedelta(hours=1), "github")
+        assert not server.ring.full
         assert (await server.send(rotated, {"number": 4})).status == 202
         assert (await server.send(webhook, {"number": 5})).status == 507  # signed with the secret of before
         assert await server.ring.repository.count_bodies() == {webhook.id: 1}

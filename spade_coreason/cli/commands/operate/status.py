@@ -69,6 +69,9 @@ def command(name: str | None, file: Path | None, data: Path | None, as_json: boo
     if found.web is not None:
         count = found.web.connections
         print_line(paint("Doors", "bold"), f"        {found.web}, {count:,} connection{'' if count == 1 else 's'}")
+        for name in found.web.full_webhooks:
+            problem = f"the webhook {name} is full; rotate its secret: `spade-coreason webhooks rotate {name}`"
+            print_line(f"             {paint(problem, 'red')}")
     if found.agents:
         columns = ("agent", "state", "conversations", "in flight", "answers/24h", "p50", "p99", "errors")
         print_table(columns, [_agent_row(agent) for agent in found.agents])
