@@ -49,8 +49,9 @@ def event_data(event: TurnEvent, key: UUID) -> tuple[str, dict[str, Any]]:
             return "request.repeated", {}
         case Parked():
             return "request.parked", {}
-        case Completed(conversation_id, state):
-            return "request.completed", {"conversation_id": conversation_id, "state": state}
+        case Completed(conversation_id, state, usage):
+            usage_data = {} if usage is None else {"usage": dict(usage)}
+            return "request.completed", {"conversation_id": conversation_id, "state": state, **usage_data}
         case Failed(message, code, recoverable, incident):
             failure = {"message": message, "code": code, "recoverable": recoverable, "incident": incident}
             return "request.failed", failure

@@ -86,6 +86,8 @@ class Completed:
 
     conversation_id: str
     state: str
+    usage: Mapping[str, int] | None = None
+    """The tokens of language models, such as `{"total_tokens": 18}`; None if the agent reported none."""
 
 
 @value

@@ -29,6 +29,6 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "session": ["SessionChanges", "SessionSchedules", "TurnSession"],
         "summaries": ["ExtractiveSummariser", "ModelSummariser", "Summariser"],
         "tokens": ["TokenCounter", "Tokenizer", "counter_for", "guard_counter", "estimate_tokens"],
-        "usage": ["USAGE_EVENT", "Usage", "sum_usage"],
+        "usage": ["USAGE_EVENT", "Usage", "find_token_counts", "sum_usage"],
     },
 )

@@ -73,5 +73,6 @@ from .tokens import (
 from .usage import (
     USAGE_EVENT as USAGE_EVENT,
     Usage as Usage,
+    find_token_counts as find_token_counts,
     sum_usage as sum_usage,
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -36,6 +36,14 @@ def sum_usage(events: Sequence[dict[str, Any]]) -> dict[str, Any]:
         for name, value in data.items():
             total[name] = total.get(name, 0) + value if _is_number(value) and _is_number(total.get(name, 0)) else value
     return total
+
+
+def find_token_counts(used: Mapping[str, Any]) -> dict[str, int] | None:
+    """Return the numbers of tokens in a result of `sum_usage`; None without one. Other values are for the operator."""
+    counts = {
+        name: count for name, count in used.items() if name.endswith("_tokens") and isinstance(count, int) and _is_number(count)
+    }
+    return counts or None
 
 
 class _Holder(NamedTuple):

@@ -88,8 +88,9 @@ EVENTS: list[tuple[str, TurnEvent]] = [
         Parked(),
     ),
     (
-        "The last event of a reply. `state` is that of the conversation: `active` or `completed`.",
-        Completed(_CONVERSATION, "active"),
+        "The last event of a reply. `state` is that of the conversation: `active` or `completed`. `usage` has the tokens of"
+        " language models, and is there only if the agent used one.",
+        Completed(_CONVERSATION, "active", {"prompt_tokens": 20, "completion_tokens": 5, "total_tokens": 25}),
     ),
     (
         "The last event of a failed request. `code` is an [error code](errors-and-exit-codes.md#codes). The command"

@@ -27,6 +27,7 @@ from ...domain.messages import (
     TurnEvent,
 )
 from ...domain.texts.translation import translate
+from ...memory import find_token_counts
 from ...storage import AgentRepository, Commit, EarlierRequest
 from ..channels import OutboundMessage, ReplyEncoder, RequestState, encode_reply
 from ..turns.outbox import Outbox
@@ -206,7 +207,7 @@ def _rebuild_events(body: str, conversation_id: str) -> list[TurnEvent]:
         events.append(TextEmitted(output["text"], 1))
     events += [BlockEmitted(DataBlock.model_validate(data)) for data in output.get("data", ())]
     if "error" not in output:
-        return [*events, Completed(conversation_id, meta.get("state", "active"))]
+        return [*events, Completed(conversation_id, meta.get("state", "active"), find_token_counts(meta.get("usage", {})))]
     error = UserErrorBlock.model_validate({**output["error"], "technical_details": None})
     code = int(error.code or ErrorCode.INTERNAL)
     failure = Failed(error.user_message, code, error.recoverable, meta.get("incident"), is_reported=True)

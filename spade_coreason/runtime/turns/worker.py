@@ -21,10 +21,10 @@ from ...domain import conversation
 from ...domain.channel_kinds import PERSON
 from ...domain.conversation import RUN, Outcome
 from ...domain.jid import bare_jid
-from ...domain.messages import Failed, Parked, Refused
+from ...domain.messages import Completed, Failed, Parked, Refused
 from ...domain.texts.translation import LANGUAGE, translate
 from ...exceptions import StoreError
-from ...memory import ActiveConversation, sum_usage
+from ...memory import ActiveConversation, find_token_counts, sum_usage
 from ...storage import SPARE_SLOT, TurnRecord
 from ..channels import NO_CHAINED_DEVICE, OutboundMessage, PresentationOptions
 from ..commands.answers import answer_command
@@ -273,8 +273,10 @@ class RequestHandler:
             status = conversation.record_failure(status, rules) if turn.has_failed else conversation.record_success(status)
         if turn.changes.is_ended:
             status = conversation.complete(status)
-        final_messages = output.finish(final_event)
         usage = sum_usage(output.events) if output.events else {}
+        if usage and isinstance(final_event, Completed):
+            final_event = replace(final_event, usage=find_token_counts(usage))
+        final_messages = output.finish(final_event)
         text = turn.encode(usage, final_event)
 
         # Prune
