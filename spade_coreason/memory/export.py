@@ -68,6 +68,8 @@ async def export_person(
       One has its answer if the person gave it, or asked for it. `parked_requests`: the requests that wait for an answer; their
       durable steps are in `requests`.
     - `keys`: the keys that stand for the person at this agent, without their secrets. They are not deleted with the data.
+    - `doors`: of a caller by a door, the `threads` of conversations that its client can name, and the `files` that it sent in
+      the last seven days, without their data.
     - `requests`: the messages of the last seven days that are not finished, or that ended the process. Those whose turn was
       interrupted have its durable `steps`.
     - `finished_requests`: the number of the other messages of the last seven days. Their text is in the turns.
@@ -109,6 +111,7 @@ async def export_person(
             for key in await KeyRepository(repository.database).load_of(owner)
             if repository.agent in (*key.agent_jids, *key.withdrawn_jids)
         ],
+        "doors": await _export_door_data(repository, owner),
         "requests": telling,
         "finished_requests": len(requests) - len(telling),
     }
@@ -140,6 +143,14 @@ async def export_cut(
             if to_micros(added_at) in spans and not document.startswith("turn ")
         ],
     }
+
+
+async def _export_door_data(repository: AgentRepository, owner: str) -> dict[str, Any]:
+    files = [
+        {"name": one.name, "type": one.type, "size": one.size, "sent_at": format_rfc3339(from_micros(one.created_at))}
+        for one in await repository.doors.load_files_of(owner)
+    ]
+    return {"threads": await repository.doors.load_threads_of(owner), "files": files}
 
 
 def export_waiting(request: FoundRequest) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import lazy_loader
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submod_attrs={
-        "api_keys": ["KeyRepository", "StoredKey", "USERS_BY_HEADER", "hash_secret", "make_secret"],
+        "doors.api_keys": ["KeyRepository", "StoredKey", "USERS_BY_HEADER", "hash_secret", "make_secret"],
         "backup": ["BackupInfo", "ProgressCallback", "back_up", "count_memories", "restore"],
         "crashes": [
             "CrashedRequest",
@@ -21,6 +21,13 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "dedup": ["DUPLICATE_DAYS"],
         "backends.factory": ["open_database"],
         "backends.health": ["check_health"],
+        "doors.callers": [
+            "DoorRepository",
+            "DoorThread",
+            "NewFile",
+            "TooManyFilesError",
+            "find_file",
+        ],
         "inbox": ["Inbox"],
         "incidents": ["Incident", "load_incident_with_texts", "load_incidents", "load_newest_incidents"],
         "knowledge": ["KnowledgeRepository", "index_outdated_passages"],
@@ -96,7 +103,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
             "is_dead_letter",
             "make_dead_letter",
         ],
-        "webhooks": [
+        "doors.webhooks": [
             "StoredWebhook",
             "WebhookKind",
             "WebhookRepository",

@@ -1,10 +1,3 @@
-from .api_keys import (
-    USERS_BY_HEADER as USERS_BY_HEADER,
-    KeyRepository as KeyRepository,
-    StoredKey as StoredKey,
-    hash_secret as hash_secret,
-    make_secret as make_secret,
-)
 from .backends.database import (
     Commit as Commit,
     Database as Database,
@@ -39,6 +32,27 @@ from .crashes import (
 )
 from .dedup import (
     DUPLICATE_DAYS as DUPLICATE_DAYS,
+)
+from .doors.api_keys import (
+    USERS_BY_HEADER as USERS_BY_HEADER,
+    KeyRepository as KeyRepository,
+    StoredKey as StoredKey,
+    hash_secret as hash_secret,
+    make_secret as make_secret,
+)
+from .doors.callers import (
+    DoorRepository as DoorRepository,
+    DoorThread as DoorThread,
+    NewFile as NewFile,
+    TooManyFilesError as TooManyFilesError,
+    find_file as find_file,
+)
+from .doors.webhooks import (
+    StoredWebhook as StoredWebhook,
+    WebhookKind as WebhookKind,
+    WebhookRepository as WebhookRepository,
+    decode_webhook_secret as decode_webhook_secret,
+    make_webhook_secret as make_webhook_secret,
 )
 from .inbox import (
     Inbox as Inbox,
@@ -133,11 +147,4 @@ from .topics import (
     TopicSummary as TopicSummary,
     is_dead_letter as is_dead_letter,
     make_dead_letter as make_dead_letter,
-)
-from .webhooks import (
-    StoredWebhook as StoredWebhook,
-    WebhookKind as WebhookKind,
-    WebhookRepository as WebhookRepository,
-    decode_webhook_secret as decode_webhook_secret,
-    make_webhook_secret as make_webhook_secret,
 )

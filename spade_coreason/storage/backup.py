@@ -33,6 +33,7 @@ from .sequences import advance_sequence, read_next_row_id
 FORMAT = 1
 _INFO_FILE, _DATABASE_FILE, _MEMORY_DIR = "about.json", "platform.db", "memory"
 _PAGE_ROWS = 1000
+_PAGE_FILES = 4
 
 ProgressCallback: TypeAlias = Callable[[int, int], None]
 """A function that is called from time to time with the number of finished rows and the number of all rows."""
@@ -161,7 +162,8 @@ def _copy_tables(source: Connection, target: Connection, progress: ProgressCallb
 
 
 def _pages(source: Connection, table: Table) -> Iterator[list[dict[str, object]]]:
-    result = source.execute(select(table), execution_options={"yield_per": _PAGE_ROWS})
+    count = _PAGE_FILES if table is schema.door_files else _PAGE_ROWS
+    result = source.execute(select(table), execution_options={"yield_per": count})
     for page in result.mappings().partitions():
         yield [dict(row) for row in page]
 

@@ -10,6 +10,7 @@ from sqlalchemy import Connection, delete, select, update
 from ..domain.identifiers import candidate_conversation_ids, recover_thread
 from ..domain.preferences import PREFERENCES_SCOPE
 from . import audit
+from .doors.callers import delete_door_data_of, delete_door_threads
 from .incidents import delete_incidents_of_conversation, delete_incidents_of_person
 from .knowledge import delete_collections
 from .notifications import delete_notifications_about, delete_notifications_in
@@ -66,8 +67,9 @@ def delete_everything(
         turn_count += connection.execute(delete(interactions).where(of_record)).rowcount
         variable_count += connection.execute(_delete_variables(agent, "conversation", record.conversation_id)).rowcount
         incident_count += delete_incidents_of_conversation(connection, agent, record)
+        place = record.owner, recover_thread(record.conversation_id, record.owner, agent)
+        delete_door_threads(connection, agent, *place)
         if with_due:
-            place = record.owner, recover_thread(record.conversation_id, record.owner, agent)
             notification_count += delete_notifications_in(connection, agent, *place)
             schedule_count += delete_schedules_in(connection, agent, *place)
         targets.append(DocumentCollection("conversation", record.conversation_id))
@@ -99,6 +101,7 @@ def delete_everything(
         subscription_count, item_count = delete_topics_of_person(connection, agent, person)
         notification_count += delete_notifications_about(connection, agent, person)
         schedule_count += delete_schedules_about(connection, agent, person)
+        delete_door_data_of(connection, agent, person)
     document_count = delete_collections(connection, agent, targets)
     return StorageErasureReport(
         tuple(record.conversation_id for record in records),

@@ -31,6 +31,7 @@ from .backends.statements import (
 )
 from .crashes import delete_old_crashes
 from .dedup import DUPLICATE_DAYS, insert_unless_copy, insert_unless_repeated
+from .doors.callers import delete_old_door_data
 from .notifications import delete_old_notifications
 from .questions import delete_old_questions
 from .records import (
@@ -359,7 +360,10 @@ class Inbox:
         return found
 
     async def purge(self, now: datetime) -> None:
-        """Delete closed requests that are too old to have duplicates, and old notifications and questions that do not wait."""
+        """Delete closed requests that are too old to have duplicates.
+
+        Old notifications and questions that do not wait are deleted too, and old files of callers of doors.
+        """
         is_first, self._has_purged = not self._has_purged, True
         if is_first and self._database.is_new and self._database.inbox_keys.is_empty:
             return  # nothing was ever stored
@@ -375,6 +379,7 @@ class Inbox:
             delete_old_crashes(connection, self._agent, now)
             delete_old_notifications(connection, self._agent, now)
             delete_old_questions(connection, self._agent, now)
+            delete_old_door_data(connection, self._agent, now)
             oldest: int | None = connection.scalar(select(func.min(inbox.c.id)))
             return oldest
 

@@ -16,7 +16,6 @@ from ..contracts.base import utc_now
 from ..domain.identifiers import choose_conversation_id
 from ..domain.preferences import PREFERENCES_SCOPE
 from ..exceptions import StoreError
-from .api_keys import find_keys, withdraw_keys
 from .audit import AuditTrail
 from .backends.database import Commit, Database, QueryGenerator
 from .backends.statements import (
@@ -31,6 +30,8 @@ from .backends.statements import (
     SAVE_CONVERSATION,
     SAVE_VARIABLE,
 )
+from .doors.api_keys import find_keys, withdraw_keys
+from .doors.callers import DoorRepository
 from .erasure import (
     PERSON_SCOPES,
     delete_everything,
@@ -123,6 +124,8 @@ class AgentRepository:
         """The schedules of the agent, in the same database."""
         self.questions = QuestionRepository(database, agent)
         """The questions of the agent to people, in the same database."""
+        self.doors = DoorRepository(database, agent)
+        """What doors store of the callers of the agent, in the same database."""
 
     @property
     def is_failing(self) -> bool:

@@ -462,6 +462,41 @@ webhook_bodies = Table(
     PrimaryKeyConstraint("webhook", "secret_number", "body"),
 )
 
+# The conversations of callers of the OpenAI-compatible door, by what a client has of them: `digest` is the SHA-256 of the
+# messages so far, of the id of a response, or of the id of a request that answers a question. `thread` is NULL if it may be one
+# of several. `request` is the id of the request that is meant, and `body` the digest of what was asked under its id.
+door_threads = Table(
+    "door_threads",
+    metadata,
+    Column("agent", Text, nullable=False),
+    Column("owner", Text, nullable=False),
+    Column("digest", LargeBinary, nullable=False),
+    Column("thread", Text),
+    Column("request", Text),
+    Column("body", LargeBinary),
+    Column("used_at", BigInt, nullable=False),
+    PrimaryKeyConstraint("agent", "owner", "digest"),
+)
+
+# The files that callers of doors have sent with a request, for seven days. Whoever has the token may fetch one. `digest` is the
+# SHA-256 of its name, type and data, so that a request that is sent again has the same links.
+door_files = Table(
+    "door_files",
+    metadata,
+    Column("id", BigInt, primary_key=True, autoincrement=False),
+    Column("agent", Text, nullable=False),
+    Column("owner", Text, nullable=False),
+    Column("request", Text, nullable=False),
+    Column("digest", LargeBinary, nullable=False),
+    Column("token", Text, nullable=False, unique=True),
+    Column("name", Text, nullable=False),
+    Column("type", Text, nullable=False),
+    Column("size", BigInt, nullable=False),
+    Column("data", LargeBinary, nullable=False),
+    Column("created_at", BigInt, nullable=False),
+    Index("door_files_by_owner", "agent", "owner", "request"),
+)
+
 # The row ids of all tables come from one sequence, in blocks (see sequences.py). `next_id` is the first one that is free.
 sequences = Table(
     "sequences",

@@ -213,6 +213,7 @@ async def test_the_export_contains_everything_that_is_erased_and_is_empty_afterw
     )
     empty = await export_person(repository, memory, ALICE)
     assert not any(empty[kind] for kind in kinds)
+    assert empty.pop("doors") == {"threads": [], "files": []}
     assert empty.pop("topics") == {"subscriptions": [], "published": []}
     assert set(empty) - set(kinds) == {"schema", "version", "agent", "person", "exported_at"}
 

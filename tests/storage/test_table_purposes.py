@@ -69,6 +69,8 @@ PURPOSES = {
     "api_keys": Purpose("kept", "keys", None),  # as an admission; a name is never free again
     "webhooks": Purpose("about nobody", None, None),  # it is of the platform; a name is never free again
     "webhook_bodies": Purpose("about nobody", None, "the end of the secret"),  # keyed hashes, against replays
+    "door_threads": Purpose("deleted", "doors", "the deletion of the conversation, or 90 days after the last use"),
+    "door_files": Purpose("deleted", "doors", "seven days"),
     "sequences": Purpose("about nobody", None, None, is_backed_up=False),  # it goes on behind the restored row ids
     "compatibility": Purpose("about nobody", None, None, is_backed_up=False),  # of the program that restores
     "alembic_version": Purpose("about nobody", None, None, is_backed_up=False),
@@ -136,6 +138,20 @@ def make_rows(person: str, first: int) -> dict[str, list[dict[str, Any]]]:
         "api_keys": [make_key(first, person)],
         "webhooks": [make_webhook(first)],
         "webhook_bodies": [{"webhook": first, "secret_number": 1, "body": bytes([first] * 32), "accepted_at": 1}],
+        "door_threads": [make_door_thread(first, person)],
+        "door_files": [make_door_file(first, person)],
+    }
+
+
+def make_door_thread(row: int, owner: str) -> dict[str, Any]:
+    return {"agent": AGENT, "owner": owner, "digest": bytes([row] * 32), "thread": secret_of(owner), "used_at": 1}
+
+
+def make_door_file(row: int, owner: str) -> dict[str, Any]:
+    secret = secret_of(owner)
+    return {
+        **{"id": row, "agent": AGENT, "owner": owner, "request": str(UUID(int=row)), "digest": b"d", "token": f"{secret}{row}"},
+        **{"name": secret, "type": "text/plain", "size": 1, "data": b"d", "created_at": 1},
     }
 
 
@@ -203,6 +219,8 @@ BEHIND_OTHERS = {
     "webhooks": "they are about nobody",
     "webhook_bodies": "they are about nobody",
     "audit": "its entries name the person behind the request",
+    "door_threads": "a caller asks for itself",
+    "door_files": "a caller sends for itself",
     "topic_subscriptions": "an agent subscribes for itself",
 }
 """The tables without rows in `make_rows_behind_others`, and why."""

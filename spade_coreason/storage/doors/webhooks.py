@@ -10,10 +10,10 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from sqlalchemy import ColumnElement, Connection, delete, func, insert, select, update
 
-from .backends.database import Commit, Database
-from .dedup import DUPLICATE_DAYS
-from .records import to_micros
-from .schema import webhook_bodies, webhooks
+from ..backends.database import Commit, Database
+from ..dedup import DUPLICATE_DAYS
+from ..records import to_micros
+from ..schema import webhook_bodies, webhooks
 
 WebhookKind: TypeAlias = Literal["standard", "github"]
 """The form of a signature: that of Standard Webhooks, or that of GitHub."""

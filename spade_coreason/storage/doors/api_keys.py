@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 from sqlalchemy import ColumnElement, Connection, insert, select, update
 
-from ..domain.callers import is_caller, key_of
-from ..domain.jid import local_part
-from .backends.database import Commit, Database
-from .notifications import StoredNotification
-from .records import from_micros, to_micros
-from .schema import api_keys, notifications
+from ...domain.callers import is_caller, key_of
+from ...domain.jid import local_part
+from ..backends.database import Commit, Database
+from ..notifications import StoredNotification
+from ..records import from_micros, to_micros
+from ..schema import api_keys, notifications
 
 USERS_BY_HEADER = "header"
 """The value of `users` of a key whose requests name the person for whom a front end asks."""

@@ -1,0 +1,1 @@
+"""What doors store: keys, webhooks, and what callers have of their conversations."""
