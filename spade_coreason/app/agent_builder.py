@@ -153,7 +153,7 @@ class AgentBuilder:
                 upload,
                 warnings=self._upload_warnings[jid_domain(jid)],
                 trust=self._https_trust,
-                own_url=endpoint.files_url,
+                own_urls=self._list_file_places(endpoint),
             ),
             build_peer_options(self.settings, settings, self.directory, self._fan_out),
             memory=partial(self.get_memory, jid),
@@ -174,6 +174,14 @@ class AgentBuilder:
         )
         self._admit_callers(jid, runtime.gateway.access_requests)
         return runtime
+
+    def _list_file_places(self, endpoint: ServerEndpoint) -> list[str]:
+        """Return the beginnings of the links to files of this platform, which agents may fetch from any address."""
+        web = self.settings.web
+        return [
+            *([endpoint.files_url] if endpoint.files_url else []),
+            *([f"{web.public_url}/files/"] if web is not None else []),
+        ]
 
     def _admit_callers(self, jid: str, access_requests: AccessRequests) -> None:
         """Let callers with live keys and webhooks reach an agent. A rejection of a person ends the keys that stand for them."""

@@ -69,7 +69,7 @@ async def fetch(
     allow_private: bool | Sequence[str] = False,
     resolve: ResolveHost = resolve_host,
     trust: HttpsTrust | None = None,
-    own_url: str = "",
+    own_urls: Sequence[str] = (),
 ) -> FetchedFile:
     """Fetch the file behind a stranger's link, from the public internet only. `FetchError` for everything else.
 
@@ -79,12 +79,12 @@ async def fetch(
     `max_bytes` limits the size, and `timeout_s` the whole time, redirects included. `types` are the accepted media types,
     such as `("image/*", "text/plain")`; None accepts all. `allow_private=True` allows all addresses. For an intranet it is
     better to name the networks: `("10.1.0.0/16",)`. `resolve` returns the addresses of a host. `trust` has the authorities
-    of HTTPS servers; by default those of the system. Links below `own_url` may lead to a private address.
+    of HTTPS servers; by default those of the system. Links below `own_urls` may lead to a private address.
     """
     # A string is a sequence of characters, and the last character of "image/*" would match every type.
     types = (types,) if isinstance(types, str) else types
     networks = (allow_private,) if isinstance(allow_private, str) else allow_private
-    url_policy = UrlPolicy(networks, resolve, own_url)
+    url_policy = UrlPolicy(networks, resolve, own_urls)
     try:
         async with asyncio.timeout(timeout_s) as limit:
             return await _follow(url, url_policy, max_bytes, types, trust)
@@ -127,7 +127,8 @@ def describe_upload_problem(error: UploadError) -> str:
 class Files:
     """The uploads and downloads of an agent. A constructor parameter named `files` receives it.
 
-    Failures of the upload service are reported to `warnings`; None reports nothing. `trust` and `own_url` are those of `fetch`.
+    Failures of the upload service are reported to `warnings`; None reports nothing. `trust` and `own_urls` are those
+    of `fetch`.
     """
 
     def __init__(
@@ -137,12 +138,12 @@ class Files:
         warnings: UploadWarnings | None = None,
         *,
         trust: HttpsTrust | None = None,
-        own_url: str = "",
+        own_urls: Sequence[str] = (),
     ) -> None:
         self._upload_file = upload_file
-        self._fetch_file = partial(fetch_file, trust=trust, own_url=own_url) if trust or own_url else fetch_file
+        self._fetch_file = partial(fetch_file, trust=trust, own_urls=own_urls) if trust or own_urls else fetch_file
         self.ca_file = None if trust is None else trust.ca_file
-        self.own_url = own_url
+        self.own_urls = tuple(own_urls)
         self._warnings = warnings
         self._uploaded_links: dict[str, None] = {}
         self.upload_count = 0

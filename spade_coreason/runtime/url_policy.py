@@ -100,12 +100,12 @@ class UrlPolicy:
     """The limits for one fetch.
 
     `allow_private` is True for all addresses, or the allowed private networks. `resolve` returns the addresses of a host.
-    URLs that begin with `own_url`, the file service of the agent's own server, may have any address.
+    URLs that begin with one of `own_urls`, the places of files of this platform, may have any address.
     """
 
     allow_private: bool | Sequence[str]
     resolve: ResolveHost
-    own_url: str = ""
+    own_urls: Sequence[str] = ()
 
     def check(self, url: str) -> URL:
         """Parse a URL as the connection will, so that check and connection agree. `FetchError` if it is not allowed."""
@@ -145,7 +145,7 @@ class UrlPolicy:
         if not addresses:
             raise FetchError(str(url), f"there is no host {host}")
         for address in addresses:
-            if not self._is_allowed(address) and not (self.own_url and str(url).startswith(self.own_url)):
+            if not self._is_allowed(address) and not str(url).startswith(tuple(self.own_urls)):
                 remedy = "allow_private can name networks of your own"
                 raise FetchError(str(url), f"{host} is not in the public internet", remedy)
         return [str(address) for address in dict.fromkeys(addresses)]

@@ -195,7 +195,7 @@ async def test_an_alert_of_tls_is_named(tmp_path: Path) -> None:
 async def test_a_link_to_the_files_of_the_own_local_server_may_be_private_and_no_other(public_server: WebServer) -> None:
     own_url = f"http://127.0.0.3:{public_server.port}/file_share/"
     public_server.pages |= {"/file_share/a.txt": page(b"mine"), "/file_share/b.txt": redirect(public_server.url("/secret"))}
-    limits: dict[str, Any] = {"allow_private": False, "own_url": own_url}
+    limits: dict[str, Any] = {"allow_private": False, "own_urls": [own_url]}
     assert (await fetch(f"{own_url}a.txt", **limits)).data == b"mine"
     for url in (f"{own_url}../secret", f"{own_url}b.txt", public_server.url("/secret"), own_url.replace(".3:", ".4:")):
         assert (await fetch_problem(url, **limits)).endswith(" is not in the public internet")

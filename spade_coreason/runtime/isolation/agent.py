@@ -94,7 +94,7 @@ def _build_message(
         "levels": log_levels(),
         "memory_mb": isolation.memory_mb,
         "ca_file": str(parts.files.ca_file) if parts.files.ca_file is not None else None,
-        "own_url": parts.files.own_url,
+        "own_urls": list(parts.files.own_urls),
         "topic_broker": parts.peer_options.topic_broker,
         "memory": None
         if memory is None

@@ -221,7 +221,7 @@ class _Child:
             people=lambda: People(jid, lambda: ForwardedNotifier(connection)),
             memory=open_memory if memory is not None else None,
             knowledge=lambda: ForwardedKnowledge(connection),
-            files=lambda: build_files(connection, Path(build["files"]), build["ca_file"], build["own_url"]),
+            files=lambda: build_files(connection, Path(build["files"]), build["ca_file"], build["own_urls"]),
             usage=lambda: ForwardedUsage(connection),
         )
 

@@ -560,7 +560,7 @@ class ForwardedUsage(Usage):
         return int(await self._connection.call("usage.of_conversation", conversation_id))
 
 
-def build_files(connection: PlatformConnection, directory: Path, ca_file: str | None, own_url: str) -> Files:
+def build_files(connection: PlatformConnection, directory: Path, ca_file: str | None, own_urls: Sequence[str]) -> Files:
     """Return the files of the agent. An upload is handed over in `directory`; links are fetched in this process."""
 
     async def upload(name: str, data: bytes, media_type: str, progress: Progress | None) -> str:
@@ -572,7 +572,7 @@ def build_files(connection: PlatformConnection, directory: Path, ca_file: str | 
         finally:
             path.unlink(missing_ok=True)
 
-    return Files(upload, trust=HttpsTrust(Path(ca_file)) if ca_file is not None else None, own_url=own_url)
+    return Files(upload, trust=HttpsTrust(Path(ca_file)) if ca_file is not None else None, own_urls=own_urls)
 
 
 def read_request(values: Sequence[Any]) -> AgentRequest:

@@ -152,7 +152,8 @@ class TurnQuestions:
             await self._refuse(step, error)
             raise
         if is_shown_here:
-            shown = describe_question(question, code, choices)
+            # A door has its own way to answer, and no commands.
+            shown = question if self._incoming.kind.is_door else describe_question(question, code, choices)
             self._output.emit_question(shown, tuple((choice, choice) for choice in choices), question)
         else:
             self._say(translate("I have asked {person}, and go on when they have answered.", person=person))
