@@ -28,6 +28,10 @@ def build_web_server(
     from ..doors import WebServer
 
     routes: list[DoorRoutes] = []
+    if "openai" in used:
+        from ..doors import make_file_routes, make_openai_routes
+
+        routes += [make_openai_routes(doors, settings.public_url, settings.openai.system_prompt), make_file_routes(doors)]
     if "webhook" in used:
         from ..doors import make_webhook_routes
 

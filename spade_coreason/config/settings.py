@@ -581,6 +581,17 @@ class WebLimits(Section):
     """The number of requests with one key that are answered at once, such as open streams."""
 
 
+class OpenAISettings(Section):
+    """The OpenAI-compatible door."""
+
+    system_prompt: Literal["ignore", "refuse"] = "ignore"
+    """What is done with a system prompt: an agent has its own.
+
+    - ignore: the request is answered without it
+    - refuse: the request is refused with 400
+    """
+
+
 class WebSettings(Section):
     """The HTTP server, by which agents are reached that list `doors`.
 
@@ -608,6 +619,8 @@ class WebSettings(Section):
     """The web sites whose pages may send requests from a browser, such as `[https://chat.example.org]`. Default: none."""
     limits: WebLimits = WebLimits()
     """The limits of requests and connections."""
+    openai: OpenAISettings = OpenAISettings()
+    """The OpenAI-compatible door."""
 
     @property
     def public_url(self) -> str:

@@ -7,8 +7,14 @@ from .authentication import (
 from .doors import (
     Doors as Doors,
 )
+from .files import (
+    make_file_routes as make_file_routes,
+)
 from .keys import (
     KeyRing as KeyRing,
+)
+from .openai.routes import (
+    make_openai_routes as make_openai_routes,
 )
 from .server import (
     DoorRoutes as DoorRoutes,

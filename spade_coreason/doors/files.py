@@ -1,0 +1,80 @@
+"""The files that callers of doors send: stored for seven days, behind links of 256 random bits that agents can fetch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import quote
+from uuid import UUID
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from ..contracts.base import utc_now
+from ..storage import DoorRepository, NewFile, TooManyFilesError, find_file
+from .caller import Caller
+from .doors import Doors
+from .errors import HttpError
+from .server import DoorRoutes
+
+FILES_PATH = "/files"
+_PLAIN_TYPES = frozenset({"application/pdf", "application/json", "text/plain", "text/csv", "text/markdown", "application/zip"})
+_PLAIN_KINDS = ("image", "audio", "video", "font")
+_ACTIVE_TYPES = frozenset({"image/svg+xml"})
+_POLICY = "default-src 'none'; sandbox; frame-ancestors 'none'"
+
+
+def make_file_routes(doors: Doors) -> DoorRoutes:
+    """Return the route of the files. It needs no key: whoever has a link may fetch its file."""
+
+    async def send_file(request: Request) -> Response:
+        agents = doors.list_agents("openai")
+        database = agents[0].repository.database if agents else None
+        file = None if database is None else await find_file(database, request.path_params["token"], utc_now())
+        if file is None:
+            raise HttpError(404, "there is no such file, or it was deleted; files are kept for seven days")
+        headers = {
+            "Content-Disposition": f"attachment; filename*=UTF-8''{quote(file.name, safe='')}",
+            "Content-Security-Policy": _POLICY,
+            "X-Content-Type-Options": "nosniff",
+            "Cross-Origin-Resource-Policy": "same-origin",
+        }
+        return Response(file.data, media_type=_harmless_type(file.type), headers=headers)
+
+    return DoorRoutes(open_routes=(Route(f"{FILES_PATH}/{{token}}/{{name}}", send_file),))
+
+
+async def store_files(
+    repository: DoorRepository, caller: Caller, request: UUID, files: Sequence[NewFile], public_url: str
+) -> list[dict[str, Any]]:
+    """Store the files of a request. Return them as attachments, as agents read them (docs/how-to/files.md).
+
+    A request that is sent again gets the same links. Raise HttpError if the caller has too many files.
+    """
+    if not files:
+        return []
+    try:
+        stored = await repository.add_files(caller.address, request, files, utc_now())
+    except TooManyFilesError as error:
+        text = "you have stored too many files; they are deleted after seven days; send links, or smaller files"
+        raise HttpError(HTTPStatus.INSUFFICIENT_STORAGE, text) from error
+    return [
+        {
+            "url": f"{public_url}{FILES_PATH}/{file.token}/{quote(file.name, safe='')}",
+            "name": file.name,
+            "type": file.type,
+            "size": file.size,
+            "description": None,
+        }
+        for file in stored
+    ]
+
+
+def _harmless_type(media_type: str) -> str:
+    """Return the type with which a file is sent: what a browser could run is a plain text, or only data."""
+    kind = media_type.partition("/")[0]
+    if media_type in _PLAIN_TYPES or (kind in _PLAIN_KINDS and media_type not in _ACTIVE_TYPES):
+        return media_type
+    return "text/plain" if kind == "text" or media_type.endswith(("+xml", "/xml")) else "application/octet-stream"

@@ -1,0 +1,141 @@
+"""The conversation to which a request belongs, and the request whose reply is its answer."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from uuid import UUID, uuid5
+
+from ...contracts.base import utc_now
+from ...storage import DoorRepository, DoorThread
+from ..caller import Caller
+from ..doors import CallerQuestion, DoorAgent
+from .errors import AnswerError, reused_key
+from .messages import UserMessage, digest_history
+
+_NAMESPACE = UUID("0d6c2f0c-52d2-5a0e-8a55-0f7a0e3a2b61")
+_PREFIX = "openai-"
+_HEADERS = ("x-conversation-id", "x-openwebui-chat-id")
+_NO_CONVERSATIONS = frozenset({"", "new", "null", "undefined"})
+_NAME = re.compile(r"[\x21-\x7e]{1,200}")
+
+
+def derive_request_id(caller: Caller, agent: str, key: str) -> UUID:
+    """Return the id of the request with an `Idempotency-Key`."""
+    return uuid5(_NAMESPACE, f"{caller.address}\0{agent}\0{key}")
+
+
+def read_conversation_name(headers: dict[str, str], given: object = None) -> str | None:
+    """Return the id of a conversation that a client names in a header, or in the body; None without one. Raise AnswerError."""
+    if isinstance(given, dict):
+        given = given.get("id")
+    values = [given, *(headers.get(name) for name in _HEADERS)]
+    for value in values:
+        if value is None:
+            continue
+        # A front end sends nothing, or its placeholder, if the conversation has no id yet.
+        text = value.strip() if isinstance(value, str) else "\n"
+        if text in _NO_CONVERSATIONS or text.startswith("{{"):
+            continue
+        if not _NAME.fullmatch(text):
+            raise AnswerError(400, "the id of a conversation has 1 to 200 characters of ASCII, without spaces")
+        return text
+    return None
+
+
+@dataclass(slots=True)
+class Place:
+    """Where a request belongs."""
+
+    thread: str
+    request_id: UUID
+    """The id of the request as its client knows it."""
+    target: UUID
+    """The request whose reply is the answer: another one if the text answers a question of it."""
+    is_named: bool
+    """True if the client has named the conversation."""
+
+    @property
+    def is_answer(self) -> bool:
+        """True if the text answers a question of the agent."""
+        return self.target != self.request_id
+
+
+class Conversations:
+    """The conversations of a caller with an agent, as far as a client can name them."""
+
+    def __init__(self, agent: DoorAgent, caller: Caller) -> None:
+        self._agent = agent
+        self._caller = caller
+        self._repository: DoorRepository = agent.repository.doors
+
+    async def enter(
+        self, question: UserMessage, request_id: UUID, body: bytes, *, name: str | None = None, previous: UUID | None = None
+    ) -> Place:
+        """Return the place of a request, and remember it. `body` is the digest of what is asked.
+
+        `name` is that of the conversation, or `previous` a request in it, if the client names one. Raise AnswerError if the id
+        was used for something else, or if there is no such previous request.
+        """
+        owner, digest = self._caller.address, _digest_request(request_id)
+        known = (await self._repository.find_threads(owner, [digest])).get(digest)
+        if known is None:
+            thread = await self._find_thread(question, request_id, name, previous)
+            target = await self._find_asking_request(thread) or request_id
+            new = DoorThread(thread, str(target), body)
+            known = await self._repository.save_thread(owner, digest, new, utc_now())
+        if known.body != body or known.thread is None or known.request is None:
+            raise reused_key()
+        return Place(known.thread, request_id, UUID(known.request), is_named=name is not None or previous is not None)
+
+    async def find(self, request_id: UUID) -> Place | None:
+        """Return the place of an earlier request; None without one."""
+        digest = _digest_request(request_id)
+        known = (await self._repository.find_threads(self._caller.address, [digest])).get(digest)
+        if known is None or known.thread is None or known.request is None:
+            return None
+        return Place(known.thread, request_id, UUID(known.request), is_named=True)
+
+    async def leave(self, request_id: UUID) -> None:
+        """Forget a request: it was refused, so its id is free again, or its client has deleted it."""
+        await self._repository.delete_thread(self._caller.address, _digest_request(request_id))
+
+    async def remember_history(self, place: Place, question: UserMessage, answer: str) -> None:
+        """Remember by which messages a client will go on with the conversation."""
+        if place.is_named:
+            return
+        messages = [*question.earlier, ("user", question.text), ("assistant", answer)]
+        new = DoorThread(place.thread, None, None)
+        await self._repository.save_thread(self._caller.address, digest_history(messages), new, utc_now())
+
+    async def find_question(self, target: UUID) -> CallerQuestion | None:
+        """Return the oldest open question to the caller in a request; None without one."""
+        return next(iter(await self._agent.find_questions(self._caller, target)), None)
+
+    async def _find_thread(self, question: UserMessage, request_id: UUID, name: str | None, previous: UUID | None) -> str:
+        if previous is not None:
+            place = await self.find(previous)
+            if place is None:
+                text = "there is no previous response with this id; leave it out to begin a new conversation"
+                raise AnswerError(400, text, "previous_response_not_found", param="previous_response_id")
+            return place.thread
+        if name is not None:
+            return f"{_PREFIX}{name}"
+        digests = [digest for digest in (question.history_digest, question.first_digest) if digest is not None]
+        found = await self._repository.find_threads(self._caller.address, digests) if digests else {}
+        threads = [found[digest].thread for digest in digests if digest in found]
+        # It is derived, so that a request that is sent again is in the same conversation.
+        return next((thread for thread in threads if thread is not None), f"{_PREFIX}{uuid5(_NAMESPACE, str(request_id)).hex}")
+
+    async def _find_asking_request(self, thread: str) -> UUID | None:
+        """Return the request in a conversation that waits for an answer of the caller; None without one."""
+        questions = await self._agent.find_questions(self._caller)
+        if not questions:
+            return None
+        here = set(await self._repository.find_requests(self._caller.address, thread))
+        return next((question.request_id for question in questions if question.request_id in here), None)
+
+
+def _digest_request(request_id: UUID) -> bytes:
+    return hashlib.sha256(b"request\0" + request_id.bytes).digest()

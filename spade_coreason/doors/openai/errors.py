@@ -1,0 +1,103 @@
+"""Errors as OpenAI's clients expect them."""
+
+from __future__ import annotations
+
+import math
+from http import HTTPStatus
+from typing import Any
+
+from starlette.responses import JSONResponse
+
+from ...contracts import ErrorCode
+from ..channel import DoorEvent
+
+_TYPES = {
+    HTTPStatus.FORBIDDEN: ("permission_error", None),
+    HTTPStatus.TOO_MANY_REQUESTS: ("rate_limit_error", "rate_limit_exceeded"),
+}
+_STOP_S = 5.0
+
+
+class AnswerError(Exception):
+    """A request fails, or is refused.
+
+    `fields` are further values of the error object, such as the number of an incident. A client should not send the request
+    again by itself if it `is_final`.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        code: str | None = None,
+        *,
+        param: str | None = None,
+        retry_after_s: float | None = None,
+        is_final: bool = True,
+        fields: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        default = "server_error" if status >= HTTPStatus.INTERNAL_SERVER_ERROR else "invalid_request_error"
+        self.kind, default_code = _TYPES.get(HTTPStatus(status), (default, None))
+        self.code = code or default_code
+        self.param = param
+        self.retry_after_s = retry_after_s
+        self.is_final = is_final
+        self.fields = fields or {}
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """The error object."""
+        return {"message": self.message, "type": self.kind, "param": self.param, "code": self.code, **self.fields}
+
+    def make_response(self) -> JSONResponse:
+        """Make the response to a request."""
+        headers = {}
+        if self.retry_after_s is not None:
+            headers["Retry-After"] = str(max(1, math.ceil(self.retry_after_s)))
+        if self.is_final:
+            headers["x-should-retry"] = "false"  # OpenAI's clients ask again after each 409, 429 and 5xx
+        return JSONResponse({"error": self.body}, self.status, headers)
+
+
+def not_running() -> AnswerError:
+    """Return the error for an agent that does not run."""
+    text = "the agent does not run at the moment; try again"
+    return AnswerError(HTTPStatus.SERVICE_UNAVAILABLE, text, retry_after_s=_STOP_S, is_final=False)
+
+
+def not_stored() -> AnswerError:
+    """Return the error for a database that fails."""
+    text = "the request cannot be stored at the moment; try again"
+    return AnswerError(HTTPStatus.SERVICE_UNAVAILABLE, text, retry_after_s=_STOP_S, is_final=False)
+
+
+def reused_key() -> AnswerError:
+    """Return the error for a key that was used for something else."""
+    text = "this Idempotency-Key was used for another request; send this one with a new key"
+    return AnswerError(HTTPStatus.UNPROCESSABLE_ENTITY, text, "idempotency_key_reused", param="Idempotency-Key")
+
+
+def find_error(event: DoorEvent) -> AnswerError | None:
+    """Return the error in the last event of a reply; None if it is an answer."""
+    data = event.data
+    match event.type:
+        case "request.failed":
+            is_known = data["code"] in (ErrorCode.NOT_FOUND, ErrorCode.UNAVAILABLE, ErrorCode.TIMEOUT)
+            status = data["code"] if is_known else HTTPStatus.INTERNAL_SERVER_ERROR
+            return AnswerError(status, data["message"], fields={"incident": data.get("incident")})
+        case "request.refused":
+            retry_after_s = data.get("retry_after_s")
+            is_final = retry_after_s is None
+            return AnswerError(data["code"], data["message"], retry_after_s=retry_after_s, is_final=is_final)
+        case "request.cancelled":
+            return AnswerError(HTTPStatus.CONFLICT, "the request was cancelled", "cancelled")
+        case "request.interrupted":
+            fields = {"request_id": data["request_id"]}
+            unavailable = HTTPStatus.SERVICE_UNAVAILABLE
+            return AnswerError(
+                unavailable, data["message"], "interrupted", retry_after_s=_STOP_S, is_final=False, fields=fields
+            )
+    return None

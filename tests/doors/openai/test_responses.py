@@ -1,0 +1,164 @@
+"""Responses with OpenAI's own client, over real HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import openai
+import pytest
+
+from tests.support.errors import ExpectedErrors
+from tests.support.openai_door import KEY, MODEL, OTHER_KEY, Clerk, OpenAIDoor, serve_agent
+from tests.support.wait import eventually
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite+aiosqlite:///{tmp_path}/platform.db"
+
+
+async def respond(door: OpenAIDoor, text: Any, key: str = KEY, **options: Any) -> Any:
+    return await door.client(key).responses.create(model=MODEL, input=text, **options)
+
+
+async def test_a_response_goes_on_from_the_one_before(url: str) -> None:
+    clerk = Clerk()
+    async with serve_agent(url, clerk) as door:
+        first = await respond(door, "hello")
+        assert (first.output_text, first.status, first.usage) == ("done: hello", "completed", None)
+        second = await respond(door, [{"role": "user", "content": "more"}], previous_response_id=first.id)
+        assert (second.output_text, second.previous_response_id) == ("done: more", first.id)
+        await respond(door, "third", previous_response_id=second.id)
+        assert len(set(clerk.sessions)) == 1
+        await respond(door, "a new one")
+        await respond(door, "in c", conversation="c")
+        await respond(door, "in c", conversation={"id": "c"})
+        await respond(door, "in c", extra_headers={"X-Conversation-Id": "c"})
+        assert len(set(clerk.sessions)) == 3
+        for wrong in ("resp_" + uuid4().hex, "nonsense"):
+            with pytest.raises(openai.BadRequestError) as refused:
+                await respond(door, "more", previous_response_id=wrong)
+            assert refused.value.code == "previous_response_not_found"
+        with pytest.raises(openai.BadRequestError):
+            await respond(door, "more", previous_response_id=first.id, conversation="c")
+
+
+async def test_a_response_is_fetched_by_its_caller_only_also_after_a_restart(url: str) -> None:
+    async with serve_agent(url, Clerk()) as door:
+        made = await respond(door, "hello")
+        assert (await door.client().responses.retrieve(made.id)).output_text == "done: hello"
+    async with serve_agent(url, Clerk()) as door:
+        fetched = await door.client().responses.retrieve(made.id)
+        assert (fetched.id, fetched.output_text, fetched.status) == (made.id, "done: hello", "completed")
+        stream: Any = await door.client().responses.retrieve(made.id, stream=True)
+        assert "".join([event.delta async for event in stream if event.type == "response.output_text.delta"]) == "done: hello"
+        for key, response in ((OTHER_KEY, made.id), (KEY, f"resp_{uuid4().hex}"), (KEY, "x")):
+            responses = door.client(key).responses
+            for method in (responses.retrieve, responses.delete, responses.cancel):
+                with pytest.raises(openai.NotFoundError):
+                    await method(response)
+            with pytest.raises(openai.BadRequestError):
+                await respond(door, "more", key=key, previous_response_id=response)
+
+
+async def test_a_stream_has_the_events_of_openai(url: str) -> None:
+    async with serve_agent(url, Clerk()) as door:
+        events = [event async for event in await respond(door, "think", stream=True)]
+    kinds = [event.type for event in events]
+    assert kinds == [
+        "response.created",
+        "response.in_progress",
+        "response.output_item.added",
+        "response.reasoning_summary_part.added",
+        "response.reasoning_summary_text.delta",
+        "response.reasoning_summary_text.done",
+        "response.reasoning_summary_part.done",
+        "response.output_item.done",
+        "response.output_item.added",
+        "response.content_part.added",
+        "response.output_text.delta",
+        "response.output_text.done",
+        "response.content_part.done",
+        "response.output_item.done",
+        "response.completed",
+    ]
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    final = events[-1].response
+    assert (final.output_text, final.status) == ("done: think", "completed")
+    assert final.output[0].summary[0].text == "let me see"
+    assert final.id == events[0].response.id
+
+
+async def test_the_stream_helper_of_the_client_reads_it(url: str) -> None:
+    async with serve_agent(url, Clerk()) as door, door.client().responses.stream(model=MODEL, input="stream") as stream:
+        deltas = [event.delta async for event in stream if event.type == "response.output_text.delta"]
+        final = await stream.get_final_response()
+    assert (deltas, final.output_text) == (["one ", "two ", "three"], "one two three")
+
+
+async def test_tokens_are_in_a_response(url: str) -> None:
+    async with serve_agent(url, Clerk()) as door:
+        usage = (await respond(door, "tokens")).usage
+    assert (usage.input_tokens, usage.output_tokens, usage.total_tokens) == (20, 5, 25)
+
+
+async def test_a_failed_response_stays_failed(url: str, expected_errors: ExpectedErrors) -> None:
+    expected_errors("a secret of the agent")
+    options: Any = {"extra_headers": {"Idempotency-Key": "k"}}
+    async with serve_agent(url, Clerk()) as door:
+        with pytest.raises(openai.InternalServerError):
+            await respond(door, "fail", **options)
+        *_, last = [event async for event in await respond(door, "fail", stream=True, **options)]
+        assert last.type == "response.failed"
+        fetched = await door.client().responses.retrieve(last.response.id)
+        assert fetched.status == "failed"
+        assert fetched.error is not None
+        assert "secret" not in str(fetched)
+
+
+async def test_a_response_in_the_background_is_asked_for_until_it_is_there(url: str) -> None:
+    clerk = Clerk()
+    async with serve_agent(url, clerk) as door:
+        made = await respond(door, "hold", background=True)
+        assert made.status == "in_progress"
+        await eventually(lambda: len(clerk.seen) == 1)
+        assert (await door.client().responses.retrieve(made.id)).status == "in_progress"
+        stream: Any = await door.client().responses.retrieve(made.id, stream=True)
+        clerk.release.set()
+        *_, last = [event async for event in stream]
+        assert (last.type, last.response.output_text) == ("response.completed", "done: hold")
+        assert (await door.client().responses.retrieve(made.id)).output_text == "done: hold"
+
+
+async def test_a_response_is_cancelled_or_deleted(url: str) -> None:
+    clerk = Clerk()
+    async with serve_agent(url, clerk) as door:
+        responses = door.client().responses
+        waiting = asyncio.create_task(respond(door, "hold", extra_headers={"Idempotency-Key": "k"}))
+        made = await respond(door, "hold too", background=True)
+        await eventually(lambda: len(clerk.seen) == 2)
+        assert (await responses.cancel(made.id)).status == "cancelled"
+        assert (await responses.retrieve(made.id)).status == "cancelled"
+        await responses.delete(made.id)
+        with pytest.raises(openai.NotFoundError):
+            await responses.retrieve(made.id)
+        clerk.release.set()
+        done = await waiting
+        with pytest.raises(openai.BadRequestError):
+            await responses.cancel(done.id)
+
+
+async def test_a_question_to_the_caller_is_answered_in_the_next_response(url: str) -> None:
+    async with serve_agent(url, Clerk()) as door:
+        asked = await respond(door, "ask me")
+        assert asked.output_text == "Which colour?\n\n- red\n- blue"
+        assert (await door.client().responses.retrieve(asked.id)).output_text == asked.output_text
+        answered = await respond(door, "blue", previous_response_id=asked.id)
+        assert answered.output_text == "painted blue"
+        assert answered.id != asked.id
+        for response in (asked, answered):
+            assert (await door.client().responses.retrieve(response.id)).output_text.endswith("painted blue")
+        assert (await respond(door, "more", previous_response_id=answered.id)).output_text == "done: more"
