@@ -40,4 +40,8 @@ def build_web_server(
         from ..doors import make_a2a_routes
 
         routes.append(make_a2a_routes(doors, settings.public_url))
+    if "mcp" in used:
+        from ..doors import make_mcp_routes
+
+        routes.append(make_mcp_routes(doors, settings.limits.body_bytes))
     return WebServer(settings, find_caller, find_problem, routes)

@@ -12,6 +12,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "files": ["make_file_routes"],
         "keys": ["KeyRing"],
         "openai.routes": ["make_openai_routes"],
+        "mcp.routes": ["make_mcp_routes"],
         "server": ["DoorRoutes", "WebServer", "check_address"],
         "webhooks.ring": ["WebhookRing"],
         "webhooks.routes": ["make_webhook_routes"],

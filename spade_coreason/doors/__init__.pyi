@@ -13,6 +13,9 @@ from .files import (
 from .keys import (
     KeyRing as KeyRing,
 )
+from .mcp.routes import (
+    make_mcp_routes as make_mcp_routes,
+)
 from .openai.routes import (
     make_openai_routes as make_openai_routes,
 )

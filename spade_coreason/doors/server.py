@@ -63,6 +63,8 @@ class DoorRoutes:
 
     routes: tuple[BaseRoute, ...] = ()
     open_routes: tuple[BaseRoute, ...] = ()
+    close: Callable[[], Awaitable[None]] | None = None
+    """A function that ends what the door keeps open, awaited after the last request."""
 
 
 class WebServer:
@@ -82,7 +84,8 @@ class WebServer:
         self._limits = HttpLimits(**dict(settings.limits))
         proxies = Proxies(settings.proxies)
         self._health = _HealthRoutes(find_problem)
-        app = _build_app(list(doors), self._health, find_caller, self._limits)
+        self._doors = list(doors)
+        app = _build_app(self._doors, self._health, find_caller, self._limits)
         if settings.cors_origins:
             app = CORSMiddleware(app, settings.cors_origins, allow_methods=_CORS_METHODS, allow_headers=["*"])
         self._guard = RequestGuard(app, settings, self._limits, proxies)
@@ -147,6 +150,9 @@ class WebServer:
         for request in tasks:
             request.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        for door in self._doors:
+            if door.close is not None:
+                await door.close()
 
     def _protocols(self) -> Sequence[LimitedProtocol]:
         return [each for each in self._state.connections if isinstance(each, LimitedProtocol)]

@@ -1,0 +1,1 @@
+"""The MCP door: agents as tools of an MCP server, for the assistants of editors and for other programs."""

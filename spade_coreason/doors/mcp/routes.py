@@ -1,0 +1,59 @@
+"""The route of the MCP door: streamable HTTP at `/mcp`."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import importlib.util
+from typing import TYPE_CHECKING
+
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from ...exceptions import ConfigError
+from ..doors import Doors
+from ..server import DoorRoutes
+
+if TYPE_CHECKING:
+    from .calls import ToolCallLimits
+    from .server import AgentToolServer
+
+PATH = "/mcp"
+
+
+def make_mcp_routes(doors: Doors, max_body_bytes: int, limits: ToolCallLimits | None = None) -> DoorRoutes:
+    """Return the route for the agents behind the door `mcp`. Raise ConfigError without the package `mcp`."""
+    if importlib.util.find_spec("mcp") is None:
+        raise ConfigError("doors", 'the door "mcp" needs another package; run: pip install "spade-coreason[mcp,web]"')
+    endpoint = _McpEndpoint(doors, max_body_bytes, limits)
+    # No GET: the server sends nothing on its own, and each open stream would count for the key.
+    return DoorRoutes(routes=(Route(PATH, endpoint, methods=["POST", "DELETE"]),), close=endpoint.close)
+
+
+class _McpEndpoint:
+    """The application at the path. Its server, and the SDK, are loaded at the first request."""
+
+    def __init__(self, doors: Doors, max_body_bytes: int, limits: ToolCallLimits | None) -> None:
+        self._doors = doors
+        self._max_body_bytes = max_body_bytes
+        self._limits = limits
+        self._server: AgentToolServer | None = None
+        self._lock = asyncio.Lock()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        server = self._server or await self._load()
+        await server.serve(scope, receive, send)
+
+    async def close(self) -> None:
+        """End all sessions."""
+        if self._server is not None:
+            await self._server.close()
+
+    async def _load(self) -> AgentToolServer:
+        async with self._lock:
+            if self._server is None:
+                # The import takes a second, in which the other agents go on.
+                module = await asyncio.to_thread(importlib.import_module, f"{__package__}.server")
+                self._server = module.make_server(self._doors, self._max_body_bytes, self._limits)
+            assert self._server is not None
+            return self._server

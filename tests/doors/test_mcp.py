@@ -1,0 +1,292 @@
+"""The MCP door, with the official client over real HTTP: both revisions of the protocol, with sessions and without."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import httpx2
+import pytest
+from mcp import Client, MCPError
+from mcp_types import ElicitResult
+
+from spade_coreason import AgentDefinition, AgentRequest, Response, Session
+from spade_coreason.doors.mcp.calls import ToolCallLimits
+from spade_coreason.testing import Policy
+from tests.support.doors import KEY, OTHER_KEY
+from tests.support.errors import ExpectedErrors
+from tests.support.mcp_door import McpDoor, connect, serve_agent, texts_of
+from tests.support.wait import eventually
+
+FAST = ToolCallLimits(progress_s=0.05, person_s=0.5, silent_person_s=0.3)
+TOOL = "notes_chat"
+MODERN = "2026-07-28"
+INITIALIZE = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "initialize",
+    "params": {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}},
+}
+
+
+class Desk:
+    """An agent that does what the query says."""
+
+    manifest = AgentDefinition.simple("Desk", description="Does what you say.")
+
+    def __init__(self) -> None:
+        self.release = asyncio.Event()
+        self.seen: list[str] = []
+        self.cancelled = 0
+
+    async def assist(self, request: AgentRequest, session: Session, response: Response) -> None:
+        query = str(request.payload["query"])
+        self.seen.append(query)
+        history = await session.history()
+        match query.split()[0]:
+            case "wait":
+                await response.thought("looking")
+                try:
+                    await self.release.wait()
+                except asyncio.CancelledError:
+                    self.cancelled += 1
+                    raise
+            case "stream":
+                stream = await response.create_stream()
+                for piece in ("one ", "two ", "three"):
+                    await stream.write(piece)
+                await stream.close()
+                return
+            case "ask":
+                answer = await response.ask_person("Which colour?", choices=["red", "blue"])
+                await response.markdown(f"painted {answer.text}")
+                return
+            case "boss":
+                answer = await response.ask_person("May I?", to="boss@localhost")
+                await response.markdown(f"the boss says {answer.text}")
+                return
+            case "data":
+                await response.data({"city": "Berlin", "celsius": 12}, title="Today")
+                return
+            case "link":
+                await response.markdown("https://files.example.org/a/report%201.pdf")
+                return
+            case "fail":
+                raise RuntimeError("a secret")
+        await response.markdown(f"done: {query} ({len(history)})")
+
+
+@pytest.fixture
+def database(tmp_path) -> str:  # type: ignore[no-untyped-def]
+    return f"sqlite+aiosqlite:///{tmp_path}/platform.db"
+
+
+@pytest.fixture(params=["auto", "legacy"])
+def mode(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+async def call(client: Client, query: str, **arguments: Any) -> Any:
+    return await client.call_tool(TOOL, {"query": query, **arguments})
+
+
+async def test_an_agent_is_a_tool(database: str, mode: str) -> None:
+    async with serve_agent(database, Desk()) as door, connect(door, mode=mode) as client:
+        [tool] = (await client.list_tools()).tools
+        assert (tool.name, tool.title, tool.description) == (TOOL, "Desk", "Does what you say.")
+        assert set(tool.input_schema["properties"]) == {"query", "conversation", "request_id", "answer"}
+        assert tool.input_schema["required"] == ["query"]
+        result = await call(client, "hello")
+        assert texts_of(result) == ["done: hello (0)"]
+        assert not result.is_error
+
+
+async def test_the_parts_of_an_answer_become_content(database: str, mode: str, expected_errors: ExpectedErrors) -> None:
+    expected_errors("a secret")
+    async with serve_agent(database, Desk()) as door, connect(door, mode=mode) as client:
+        assert texts_of(await call(client, "stream")) == ["one two three"]
+        result = await call(client, "data")
+        assert result.structured_content == {"city": "Berlin", "celsius": 12}
+        assert texts_of(result) == ["Today", '{"city": "Berlin", "celsius": 12}']
+        [link, _] = (await call(client, "link")).content
+        assert (link.type, link.name) == ("resource_link", "report 1.pdf")
+        failed = await call(client, "fail")
+        assert failed.is_error
+        assert "incident" in texts_of(failed)[0]
+        assert "secret" not in str(failed)
+
+
+async def test_a_conversation_goes_on_by_its_name(database: str, mode: str) -> None:
+    async with serve_agent(database, Desk()) as door, connect(door, mode=mode) as client:
+        first = await call(client, "hello")
+        conversation = first.meta["ai.coreason/conversation"]
+        assert f'conversation="{conversation}"' in first.content[-1].text
+        assert texts_of(await call(client, "again", conversation=conversation)) == ["done: again (1)"]
+        assert texts_of(await call(client, "new")) == ["done: new (0)"]
+        async with connect(door, OTHER_KEY, mode=mode) as other:
+            assert texts_of(await call(other, "mine", conversation=conversation)) == ["done: mine (0)"]
+
+
+async def test_a_request_with_an_id_runs_once(database: str, mode: str) -> None:
+    desk = Desk()
+    async with serve_agent(database, desk) as door, connect(door, mode=mode) as client:
+        first = await call(client, "hello", request_id="7")
+        for again in (await call(client, "hello", request_id="7"), await client.call_tool(TOOL, {"request_id": "7"})):
+            assert (again.content, again.meta) == (first.content, first.meta)
+        assert desk.seen == ["hello"]
+        other = await call(client, "something else", request_id="7")
+        assert other.is_error
+        assert other.meta["ai.coreason/code"] == 400
+        assert desk.seen == ["hello"]
+    async with serve_agent(database, desk) as door, connect(door, OTHER_KEY, mode=mode) as client:
+        unknown = await client.call_tool(TOOL, {"request_id": "7"})
+        assert unknown.is_error
+        assert "hello" not in str(unknown)
+
+
+async def test_thoughts_and_the_time_are_progress(database: str, mode: str) -> None:
+    desk, steps = Desk(), list[tuple[float, str | None]]()
+    expected = {"looking", "The agent is at work."}
+
+    async def on_progress(progress: float, total: float | None, message: str | None) -> None:
+        steps.append((progress, message))
+        if len(steps) >= 4 and expected <= {each for _, each in steps}:
+            desk.release.set()
+
+    async with serve_agent(database, desk, limits=FAST) as door, connect(door, mode=mode) as client:
+        result = await client.call_tool(TOOL, {"query": "wait"}, progress_callback=on_progress)
+    assert texts_of(result) == ["done: wait (0)"]
+    assert sorted(step for step, _ in steps) == list(range(1, len(steps) + 1))
+
+
+async def test_a_cancelled_call_cancels_the_request(database: str) -> None:
+    desk = Desk()
+    async with serve_agent(database, desk) as door, connect(door, mode="legacy") as client:
+        task = asyncio.create_task(call(client, "wait"))
+        await eventually(lambda: len(desk.seen) == 1)
+        task.cancel()
+        await eventually(lambda: desk.cancelled == 1)
+        await eventually(lambda: door.running.doors.open_count == 0)
+
+
+async def test_the_request_of_a_lost_client_goes_on(database: str, mode: str) -> None:
+    desk = Desk()
+    async with serve_agent(database, desk) as door:
+        task = asyncio.create_task(ask_and_vanish(door, mode))
+        await eventually(lambda: len(desk.seen) == 1)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await eventually(lambda: door.running.doors.open_count == 0)
+        desk.release.set()
+        async with connect(door, mode=mode) as client:
+            assert texts_of(await call(client, "wait", request_id="7")) == ["done: wait (0)"]
+    assert (desk.cancelled, desk.seen) == (0, ["wait"])
+
+
+async def ask_and_vanish(door: McpDoor, mode: str) -> None:
+    """Ask by a request whose connection is closed when the task is cancelled: no notification says so."""
+    headers = {"Authorization": f"Bearer {KEY}", "Accept": "application/json, text/event-stream"}
+    params: dict[str, Any] = {"name": TOOL, "arguments": {"query": "wait", "request_id": "7"}}
+    async with httpx2.AsyncClient(headers=headers, timeout=60, trust_env=False) as http:
+        if mode == "legacy":
+            opened = await http.post(door.url, json=INITIALIZE)
+            http.headers["Mcp-Session-Id"] = opened.headers["mcp-session-id"]
+            await http.post(door.url, json={"jsonrpc": "2.0", "method": "notifications/initialized"})
+        else:
+            meta = {"protocolVersion": MODERN, "clientCapabilities": {}}
+            params["_meta"] = {f"io.modelcontextprotocol/{name}": value for name, value in meta.items()}
+            http.headers.update({"MCP-Protocol-Version": MODERN, "Mcp-Method": "tools/call", "Mcp-Name": TOOL})
+        await http.post(door.url, json={"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": params})
+
+
+async def test_the_user_of_a_client_is_asked_by_a_form(database: str, mode: str) -> None:
+    messages: list[Any] = []
+
+    async def elicit(context: Any, params: Any) -> ElicitResult:
+        messages.append(params)
+        return ElicitResult(action="accept", content={"answer": "blue"})
+
+    async with serve_agent(database, Desk()) as door, connect(door, mode=mode, elicitation_callback=elicit) as client:
+        result = await call(client, "ask")
+    assert texts_of(result)[-1].endswith("painted blue")
+    [form] = messages
+    assert "Which colour?" in form.message
+    assert form.requested_schema["properties"]["answer"]["enum"] == ["red", "blue"]
+
+
+async def test_a_user_who_declines_a_form_gets_the_question(database: str, mode: str) -> None:
+    async def decline(context: Any, params: Any) -> ElicitResult:
+        return ElicitResult(action="decline")
+
+    async with serve_agent(database, Desk()) as door, connect(door, mode=mode, elicitation_callback=decline) as client:
+        result = await call(client, "ask")
+    assert "waits for your answer" in result.content[-1].text
+
+
+async def test_a_question_is_the_result_for_a_client_without_forms(database: str, mode: str) -> None:
+    async with serve_agent(database, Desk()) as door, connect(door, mode=mode) as client:
+        question = await call(client, "ask")
+        assert not question.is_error
+        assert "Which colour?" in question.content[0].text
+        request_id = question.meta["ai.coreason/request_id"]
+        assert f'request_id="{request_id}"' in question.content[-1].text
+        async with connect(door, OTHER_KEY, mode=mode) as other:
+            stolen = await other.call_tool(TOOL, {"request_id": request_id, "answer": "red"})
+            assert stolen.is_error
+        wrong = await call(client, "ask", request_id=request_id, answer="green")
+        assert wrong.is_error
+        assert "red / blue" in wrong.content[-1].text
+        result = await call(client, "ask", request_id=request_id, answer="blue")
+        assert texts_of(result)[-1].endswith("painted blue")
+
+
+async def test_a_call_that_waits_for_somebody_else_says_how_to_ask_again(database: str, mode: str) -> None:
+    policy = Policy(operators=frozenset({"boss@localhost"}))
+    async with serve_agent(database, Desk(), policy, FAST) as door, connect(door, mode=mode) as client:
+        result = await call(client, "boss")
+        request_id = result.meta["ai.coreason/request_id"]
+        assert result.content[-1].text.startswith("The agent waits for a person's answer.")
+        assert f'request_id="{request_id}"' in result.content[-1].text
+        # What the caller sends is no answer of the boss.
+        again = await call(client, "boss", request_id=request_id, answer="yes")
+        assert again.content[-1].text.startswith("The agent waits for a person's answer.")
+
+
+async def test_an_unknown_tool_and_wrong_arguments_are_refused(database: str, mode: str) -> None:
+    desk = Desk()
+    async with serve_agent(database, desk) as door, connect(door, mode=mode) as client:
+        with pytest.raises(MCPError, match="no such tool"):
+            await client.call_tool("other_chat", {"query": "hello"})
+        for arguments in ({}, {"query": 5}, {"query": "x", "request_id": 5}, {"query": "x", "conversation": "a" * 200}):
+            assert (await client.call_tool(TOOL, arguments)).is_error
+    assert desk.seen == []
+
+
+async def test_a_session_is_of_the_key_that_opened_it(database: str) -> None:
+    async with serve_agent(database, Desk()) as door, httpx2.AsyncClient(trust_env=False) as http:
+        accept = {"Accept": "application/json, text/event-stream"}
+        opened = await http.post(door.url, json=INITIALIZE, headers={"Authorization": f"Bearer {KEY}", **accept})
+        session = {"Mcp-Session-Id": opened.headers["mcp-session-id"], **accept}
+        listing = {"jsonrpc": "2.0", "id": 3, "method": "tools/list"}
+        statuses = [
+            (await http.post(door.url, json=listing, headers={"Authorization": f"Bearer {key}", **session})).status_code
+            for key in (KEY, OTHER_KEY)
+        ]
+        assert statuses == [200, 404]
+        assert (await http.delete(door.url, headers={"Authorization": f"Bearer {OTHER_KEY}", **session})).status_code == 404
+        assert (await http.post(door.url, json=listing, headers=session)).status_code == 401
+        assert (await http.get(door.url, headers={"Authorization": f"Bearer {KEY}", **session})).status_code == 405
+
+
+async def test_an_agent_that_stops_tells_how_to_fetch_the_answer(database: str, mode: str) -> None:
+    desk = Desk()
+    async with serve_agent(database, desk) as door, connect(door, mode=mode) as client:
+        task = asyncio.create_task(call(client, "wait", request_id="7"))
+        await eventually(lambda: len(desk.seen) == 1)
+        await door.running.runtime.close_channels()
+        result = await task
+        assert result.is_error
+        assert 'request_id="7"' in result.content[-1].text
+        stopped = await call(client, "hello")
+        assert "does not run at the moment" in stopped.content[-1].text
+        desk.release.set()
