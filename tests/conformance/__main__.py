@@ -8,11 +8,10 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from . import a2a
+from . import a2a, mcp
 
-KITS = {"a2a": a2a.run}
+KITS = {"mcp": mcp.run, "a2a": a2a.run}
 """The kits by name: functions that run one and return the lines of its section in the page. They raise SystemExit."""
-REASON = "run `make conformance`"
 
 
 def main(names: list[str]) -> None:
