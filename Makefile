@@ -7,7 +7,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # Twice the cores, because the tests wait much for servers; at most eight.
 TEST_PROCESSES ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 4 ? 2 * n : 8)))
 
-.PHONY: help demo test test-all test-release test-semantic test-llm chaos chaos-floods conformance conformance-mcp check release docs docs-serve bench bench-check bench-peers bench-pictures pictures servers browser format clean
+.PHONY: help demo test test-all test-release test-semantic test-llm chaos chaos-floods conformance conformance-mcp conformance-a2a check release docs docs-serve bench bench-check bench-peers bench-pictures pictures servers browser format clean
 
 help:
 	@echo 'make demo            agents that talk, in this terminal; what it needs is set up in $(VENV)'
@@ -28,7 +28,7 @@ help:
 	@echo 'make bench-pictures  measures what the documentation plots, and draws it: some minutes, on a machine that does nothing else'
 	@echo 'make chaos           the tests that take hours: attacks, kills, a thousand in a room, thousands of odd stanzas'
 	@echo 'make chaos-floods    a flood on an agent and on a bare slixmpp echo at the same time: some minutes'
-	@echo 'make conformance     the test suites of the protocols for the doors; it installs that of MCP in build/mcp-conformance'
+	@echo 'make conformance     the test suites of the protocols of the doors: MCP, installed in build/, and A2A, which A2A_TCK names'
 	@echo 'make test-semantic   the tests with a real embedding model'
 	@echo 'make test-llm        the tests with a real language model, which OPENAI_* name'
 	@echo 'make clean           removes $(VENV) and what was built'
@@ -70,6 +70,7 @@ chaos: $(VENV)/.ready
 	@INITIATIVE_KILLS=200 $(BIN)/pytest tests/app/test_initiative.py
 	@QUESTION_KILLS=200 $(BIN)/pytest tests/app/test_question_kills.py
 	@WEBHOOK_KILLS=100 $(BIN)/pytest tests/app/test_webhook_kills.py
+	@A2A_KILLS=50 $(BIN)/pytest tests/doors/a2a/test_kills.py
 	@EXAMPLES=5000 $(BIN)/pytest tests/xmpp/test_mutations.py tests/xmpp/codec/test_mutations.py
 	@EXCHANGE_ASKS=10000 EXCHANGE_KILLS=100 $(BIN)/pytest tests/app/test_exchange.py tests/xmpp/test_exchange_storm.py
 	@SINGLE_TEXT_SECONDS=$(ATTACK_SECONDS) OTHER_AGENTS=9 $(BIN)/pytest tests/chaos/test_single_texts.py
@@ -79,10 +80,14 @@ chaos: $(VENV)/.ready
 
 # The suites of the protocols; their results go into docs/development/conformance.md.
 MCP_CONFORMANCE ?= build/mcp-conformance
-conformance: conformance-mcp
+conformance: conformance-mcp conformance-a2a
 
 conformance-mcp: $(VENV)/.ready $(MCP_CONFORMANCE)/node_modules/.ready
 	@MCP_CONFORMANCE=$(MCP_CONFORMANCE) $(BIN)/python -m tests.conformance mcp
+
+# A2A_TCK is a clone of the kit, whose place the command names if it is missing.
+conformance-a2a: $(VENV)/.ready
+	@$(BIN)/python -m tests.conformance a2a
 
 # The suite needs Node 22, which npm has too.
 $(MCP_CONFORMANCE)/node_modules/.ready:

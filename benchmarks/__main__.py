@@ -21,6 +21,7 @@ from typing import Any
 from tests.support.servers import ejabberd, prosody
 from tests.support.servers.server import XmppServer
 
+from .doors import DoorLoad, lines as door_lines, measure as measure_doors, targets as door_targets
 from .exchange.measurement import (
     CONVERSATIONS,
     KINDS,
@@ -73,13 +74,15 @@ FULL_SESSIONS = SessionLoad((100, 1_000_000), rounds=3, times=200, turns=8000)
 QUICK_SESSIONS = SessionLoad((100, 2_000), rounds=1, times=5, turns=400)
 RECALL = "recall"
 LLM_OVERHEAD = "thinking"
+DOORS = "doors"
+FULL_DOORS, QUICK_DOORS = DoorLoad(10, 300), DoorLoad(2, 20)
 EXCHANGE = "exchange"
 FULL_EXCHANGE = Load(rounds=12, messages=1024, pings=30)
 QUICK_EXCHANGE = Load(rounds=1, messages=128, pings=10)
 WEB = "web"
 FULL_STREAMS, QUICK_STREAMS = 1000, 100
-PARTS = (*SERVERS, EXCHANGE, FOOTPRINT, PROMPTNESS, MEMORY, SESSIONS, RECALL, LLM_OVERHEAD, WEB)
-WITHOUT_SERVER = {MEMORY, SESSIONS, RECALL, LLM_OVERHEAD, WEB}
+PARTS = (*SERVERS, EXCHANGE, FOOTPRINT, PROMPTNESS, MEMORY, SESSIONS, RECALL, LLM_OVERHEAD, WEB, DOORS)
+WITHOUT_SERVER = {MEMORY, SESSIONS, RECALL, LLM_OVERHEAD, WEB, DOORS}
 FULL_LLM_OVERHEAD, QUICK_LLM_OVERHEAD = (10_000, 30), (50, 2)
 
 
@@ -196,6 +199,15 @@ def web_footprint(streams: int) -> tuple[dict[str, Any], list[Target]]:
     return {**asdict(measured), "targets": [_target(target) for target in targets]}, targets
 
 
+def doors(load: DoorLoad) -> tuple[dict[str, Any], list[Target]]:
+    """Measure an answer by A2A, and report like `speed`. No XMPP server is needed."""
+    print(f"{load.messages} messages by A2A, one after the other, in each of {load.rounds} rounds", flush=True)
+    measured = asyncio.run(measure_doors(load))
+    targets = door_targets(measured)
+    print("\n".join([*door_lines(measured), *map(str, targets)]), end="\n\n", flush=True)
+    return {**asdict(measured), "targets": [_target(target) for target in targets]}, targets
+
+
 def _target(target: Target) -> dict[str, Any]:
     return {**asdict(target), "is_reached": target.is_reached}
 
@@ -276,6 +288,9 @@ def main() -> int:
         targets += part_targets
     if WEB in parts:
         figures[WEB], part_targets = web_footprint(QUICK_STREAMS if arguments.quick else FULL_STREAMS)
+        targets += part_targets
+    if DOORS in parts:
+        figures[DOORS], part_targets = doors(QUICK_DOORS if arguments.quick else FULL_DOORS)
         targets += part_targets
     print(f"{sum(target.is_reached for target in targets)} of {len(targets)} targets are reached")
     if arguments.json is not None:

@@ -162,6 +162,8 @@ class WebServer:
         while True:
             try:
                 accepted, address = await loop.sock_accept(listener)
+                # asyncio does this for its own listeners only. Without it, an answer in two parts takes 40 ms longer.
+                accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             except OSError as error:  # no more open files, for example
                 if not is_reported:
                     log.warning("no connection can be accepted: %s", error.strerror)

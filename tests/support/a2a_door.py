@@ -14,6 +14,7 @@ from a2a.types import a2a_pb2
 from spade_coreason.config.settings import WebSettings
 from spade_coreason.doors.a2a.routes import make_a2a_routes
 from spade_coreason.doors.server import WebServer
+from spade_coreason.storage.backends.database import Durability
 from spade_coreason.testing import Policy
 from tests.support.door_agents import RunningDoors, make_caller, run_behind_doors
 from tests.support.doors import web_settings
@@ -58,7 +59,11 @@ class A2AServer:
 
 @asynccontextmanager
 async def serve_a2a(
-    url: str, agent: Any, policy: Policy | None = None, settings: WebSettings | None = None
+    url: str,
+    agent: Any,
+    policy: Policy | None = None,
+    settings: WebSettings | None = None,
+    durability: Durability = "off",
 ) -> AsyncIterator[A2AServer]:
     """Run an agent on the database at a URL behind the A2A door, for the keys of `CALLERS`."""
     settings = settings or web_settings()
@@ -67,7 +72,7 @@ async def serve_a2a(
     async def find_problem() -> None:
         return None
 
-    async with run_behind_doors(url, agent, names, policy) as running:
+    async with run_behind_doors(url, agent, names, policy, durability=durability) as running:
         server = WebServer(settings, CALLERS.get, find_problem, [make_a2a_routes(running.doors, settings.public_url)])
         await server.start()
         try:

@@ -12,9 +12,9 @@ from spade_coreason.domain.access import AccessPolicy
 from spade_coreason.domain.messages import Refused, Repeated
 from spade_coreason.exceptions import PeerRefusedError
 from spade_coreason.runtime import AgentRuntime, Channel
-from spade_coreason.storage import AgentRepository
+from spade_coreason.storage import AgentRepository, open_database
+from spade_coreason.storage.backends.database import Durability
 from spade_coreason.testing import Policy
-from tests.support.databases import open_without_sync
 from tests.support.fetched_channel import NAME, FetchedChannel, texts_of
 from tests.support.records import AGENT
 from tests.support.runner import make_runtime
@@ -43,9 +43,10 @@ async def run_on_channels(
     policy: Policy | None = None,
     access: AccessPolicy | None = None,
     send: Callable[[list[str]], object] = lambda stanzas: None,
+    durability: Durability = "off",
 ) -> AsyncIterator[AgentRuntime]:
     """Run an agent on the database at a URL, with these channels beside XMPP, whose stanzas go to `send`, else nowhere."""
-    database = await open_without_sync(url)
+    database = await open_database(url, durability)
     network = make_transport(AGENT, send).network
     network = network._replace(channels={**network.channels, **channels})
     runtime = make_runtime(agent, AgentRepository(database, AGENT), network, policy, allow=None, access=access)

@@ -16,6 +16,7 @@ from spade_coreason.doors.channel import DoorEvent, DoorReply
 from spade_coreason.doors.doors import DoorAgent, Doors
 from spade_coreason.operations.host import OperationHost
 from spade_coreason.runtime import AgentRuntime
+from spade_coreason.storage.backends.database import Durability
 from spade_coreason.testing import Policy
 from tests.support.channel_hosts import run_on_channels
 from tests.support.records import AGENT
@@ -44,6 +45,7 @@ async def run_behind_doors(
     callers: Mapping[str, str] | None = None,
     policy: Policy | None = None,
     send: Callable[[list[str]], object] = lambda stanzas: None,
+    durability: Durability = "off",
 ) -> AsyncIterator[RunningDoors]:
     """Run an agent on the database at a URL, behind all doors.
 
@@ -54,7 +56,7 @@ async def run_behind_doors(
     access.callers = {caller_address(name): account for name, account in keys.items()}
     doors = Doors()
     channel = doors.make_channel(AGENT)
-    async with run_on_channels(url, agent, {DOOR_CHANNEL: channel}, policy, access, send) as runtime:
+    async with run_on_channels(url, agent, {DOOR_CHANNEL: channel}, policy, access, send, durability) as runtime:
         control = runtime.runner.control
         host = SimpleNamespace(
             is_running=True, repository=lambda jid: runtime.parts.repository, running_agent=lambda jid: control
