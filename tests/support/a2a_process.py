@@ -53,9 +53,10 @@ class A2AProcess:
 
     def _answers(self) -> bool:
         try:
-            return httpx.get(f"http://127.0.0.1:{self._port}/healthz", trust_env=False).status_code == 200
+            status: int = httpx.get(f"http://127.0.0.1:{self._port}/healthz", trust_env=False).status_code
         except httpx.HTTPError:
             return False
+        return status == 200
 
     async def kill(self) -> None:
         """Kill it."""
