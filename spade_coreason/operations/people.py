@@ -26,6 +26,7 @@ from ..storage import (
     CutOffTurn,
     Database,
     FoundConversation,
+    KeyRepository,
     PersonSearch,
     UnknownTurns,
     erase_behind_others,
@@ -42,11 +43,11 @@ from .sessions import AgentErasure
 _LOG_WAIT_S = 30.0
 _EXPORT_HEADER = {"schema", "version", "agent", "person", "exported_at"}
 
-KeptReason: TypeAlias = Literal["access", "operator", "unreachable", "running", "log"]
+KeptReason: TypeAlias = Literal["access", "keys", "operator", "unreachable", "running", "log"]
 """The reason why something stays of a person.
 
-It is an operator's decision about their access, or what they did as an operator. It is an agent that the caller does not reach,
-a turn that does not end, or the log of a database that another program reads.
+It is an operator's decision about their access, a key that stands for them, or what they did as an operator. It is an agent
+that the caller does not reach, a turn that does not end, or the log of a database that another program reads.
 """
 
 
@@ -309,10 +310,16 @@ async def _cut(call: Call, host: OperationHost, conversation: FoundConversation)
 
 
 async def _find_kept(host: OperationHost, database: Database, person: str, agents: Sequence[str]) -> list[KeptData]:
-    """Return what is left on purpose: what operators decided about the person, and what the person did as an operator."""
+    """Return what is left on purpose: decisions of operators, keys that stand for the person, and their acts as an operator."""
     decided = [agent for agent in agents if person in (await host.repository(agent).load_agent()).admissions]
+    keys = await KeyRepository(database).load_of(person)
+    with_keys = {agent for key in keys for agent in (*key.agent_jids, *key.withdrawn_jids)}
     acts = [agent for agent in await find_acts(database, person) if agent in agents]
-    return [*(KeptData(agent, "access") for agent in decided), *(KeptData(agent, "operator") for agent in acts)]
+    return [
+        *(KeptData(agent, "access") for agent in decided),
+        *(KeptData(agent, "keys") for agent in agents if agent in with_keys),
+        *(KeptData(agent, "operator") for agent in acts),
+    ]
 
 
 def _holds_data(exported: Any) -> bool:

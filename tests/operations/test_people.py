@@ -34,6 +34,7 @@ from spade_coreason.domain.policy import RunnerTimings
 from spade_coreason.exceptions import ConfigError, ForbiddenError
 from spade_coreason.memory import ErasureReport
 from spade_coreason.operations.definition import Actor, Call, CallerKind
+from spade_coreason.operations.doors.keys import NewKey, create_key
 from spade_coreason.operations.people import KeptData
 from spade_coreason.operations.table import OPERATIONS
 from spade_coreason.runtime.commands.formatting import describe_deletion
@@ -452,8 +453,9 @@ async def test_what_stays_is_named() -> None:
         host = TesterHost(t)
         await t.say("/pause", user=BOSS)
         await perform(host, "access.admit", agent=KEEPER, person=BOSS)
+        await create_key(Call(host, TESTER), NewKey(name="boss", agents=[TOPICS], account=BOSS))
         deleted = await perform(host, "people.delete", person=BOSS)
-        assert set(deleted.kept) == {KeptData(KEEPER, "access"), KeptData(ASKER, "operator")}
+        assert set(deleted.kept) == {KeptData(KEEPER, "access"), KeptData(TOPICS, "keys"), KeptData(ASKER, "operator")}
 
 
 @on_both_databases

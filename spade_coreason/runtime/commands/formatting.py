@@ -153,6 +153,7 @@ def describe_deletion(deletion: PersonDeletion) -> str:
 
 _KEPT: dict[KeptReason, str] = {
     "access": N_("{agent}: an operator's decision about access stays."),
+    "keys": N_("{agent}: keys that stand for this person stay, and so does what was asked with them."),
     "operator": N_("{agent}: what was done as an operator stays in the audit trail."),
     "unreachable": N_("{agent}: was not reached, because you are not its operator."),
     "running": N_("{agent}: an answer does not end, and may store more. Try again later."),

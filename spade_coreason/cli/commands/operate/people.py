@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _KEPT: dict[KeptReason, str] = {
     "access": "an operator's decision about their access stays. `spade-coreason access list` shows it.",
+    "keys": "keys that stand for them stay, and so does what was asked with them. `spade-coreason keys list` shows them.",
     "operator": "what they did as an operator stays in the audit trail.",
     "unreachable": "was not reached.",
     "running": "a turn does not end, and may store more. Run the command again when it has ended.",
