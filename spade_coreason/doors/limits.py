@@ -29,7 +29,7 @@ _REFUSED_CONNECTIONS = 64
 """The connections above the limit that are told so. Further ones are closed at once."""
 _REFUSED_S = 3.0
 _BUSY_S = 5.0
-_LINGER_S = 2.0
+_LINGER_S = 5.0
 _BODIES_AT_ONCE = 16
 """The number of bodies of the largest size that all clients together may send at once."""
 _TOO_LARGE = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE

@@ -138,8 +138,11 @@ async def test_a_stop_lets_a_hundred_streams_end_and_refuses_what_is_new() -> No
 async def test_streams_that_do_not_end_are_cut_within_seconds() -> None:
     settings, door = web_settings(), ExampleDoor()
     async with serve(settings, door) as server, open_streams(settings, STREAMS) as clients:
-        async with connect(settings) as half, connect(settings):
+        async with connect(settings) as half, connect(settings), connect(settings) as deaf:
             await half.send(b"POST /body HTTP/1.1\r\n")
+            deaf.writer.transport.pause_reading()  # type: ignore[attr-defined] # the reader of a socket has it
+            await deaf.send(request_of("/large"))
+            await eventually(lambda: door.open_streams == STREAMS + 1)
             async with asyncio.timeout(TIMEOUT_S):
                 await server.close()
                 ends = [await client.read_end() for client in clients]

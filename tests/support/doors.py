@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from spade_coreason.config.settings import WebSettings
@@ -52,6 +52,7 @@ class ExampleDoor:
                 Route("/unread", self._tell_caller, methods=["POST"]),
                 Route("/stream", self._stream),
                 Route("/large", self._send_much),
+                Route("/endless", self._send_without_end),
                 Route("/fail", self._fail),
             ),
             open_routes=(Route("/open/{name}", self._greet),),
@@ -91,6 +92,13 @@ class ExampleDoor:
 
     async def _send_much(self, request: Request) -> Response:
         return EventStreamResponse(self._write_much())
+
+    async def _send_without_end(self, request: Request) -> Response:
+        async def write() -> AsyncGenerator[bytes, None]:
+            while True:
+                yield bytes(65_536)
+
+        return StreamingResponse(write())
 
     async def _write_much(self) -> AsyncGenerator[bytes, None]:
         self.open_streams += 1
