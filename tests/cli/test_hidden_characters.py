@@ -62,6 +62,7 @@ SHOWN: dict[str, list[tuple[str, ...]]] = {
     "storage": [("check",), ("restore", LABEL)],
     "knowledge": [("list", AGENT), ("search", AGENT, "text", "--threshold", "0"), ("remove", AGENT, "--all", "--yes")],
     "topics": [()],
+    "webhooks": [("list",), ("create", LABEL, LABEL), ("revoke", "none" + HIDDEN)],
     "quotas": [(AGENT,), (LABEL,)],
     "people": [("export", LABEL), ("delete", LABEL, "--yes")],
     "audit": [("list",), ("verify",)],

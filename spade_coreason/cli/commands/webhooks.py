@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _FILE = "config/platform.yaml, if it exists"
 _OWN_SECRET = click.option(
     "--secret-file",
+    "secret",
     metavar="FILE",
     help='Take the secret that the sender has made from the first line of a file, "-" for standard input.',
 )
@@ -64,7 +65,7 @@ def create(
     agent: str,
     kind: str,
     thread: str | None,
-    secret_file: str | None,
+    secret: str | None,
 ) -> None:
     """Create a webhook for AGENT, and print its secret. Works with and without a running platform, and has effect at once.
 
@@ -78,7 +79,7 @@ def create(
     """
     from ...operations.doors.webhooks import create_webhook
 
-    wanted = {"name": name, "agent": agent, "kind": kind, "thread": thread, "secret": _read_secret(secret_file)}
+    wanted = {"name": name, "agent": agent, "kind": kind, "thread": thread, "secret": _read_secret(secret)}
     with open_platform(file, data, changes=True, creates_directory=True) as platform:
         issued = platform.perform(create_webhook, create_webhook.read_arguments(wanted))
     _print_secret(issued)
@@ -130,10 +131,11 @@ def list_(file: Path | None, data: Path | None, as_json: bool) -> None:
 @_OWN_SECRET
 @config_option(_FILE)
 @data_option
-def rotate(file: Path | None, data: Path | None, name: str, keep: str, secret_file: str | None) -> None:
+def rotate(file: Path | None, data: Path | None, name: str, keep: str, secret: str | None) -> None:
     """Give a webhook a new secret, and print it. The one of before works for --keep, so that there is no gap.
 
-    The bodies that a secret has signed are remembered as long as it works. Works with and without a running platform.
+    NAME is from `webhooks list`. The bodies that a secret has signed are remembered as long as it works. Works with and without
+    a running platform.
 
     \b
       spade-coreason webhooks rotate ci
@@ -142,7 +144,7 @@ def rotate(file: Path | None, data: Path | None, name: str, keep: str, secret_fi
     from ...operations.doors.webhooks import MAX_KEEP_S, rotate_webhook
 
     keep_s = 0 if keep == "0" else parse_duration("--keep", keep, ' or "0"', MAX_KEEP_S)
-    wanted = {"name": name, "keep_s": keep_s, "secret": _read_secret(secret_file)}
+    wanted = {"name": name, "keep_s": keep_s, "secret": _read_secret(secret)}
     with open_platform(file, data, changes=True) as platform:
         issued = platform.perform(rotate_webhook, rotate_webhook.read_arguments(wanted))
     _print_secret(issued)
@@ -155,7 +157,8 @@ def rotate(file: Path | None, data: Path | None, name: str, keep: str, secret_fi
 def revoke(file: Path | None, data: Path | None, name: str) -> None:
     """Revoke a webhook for good, at once, and delete its secret. Works with and without a running platform.
 
-    What its events ask at this moment is cancelled, and the addresses of its answers end. Its conversation stays stored.
+    NAME is from `webhooks list`. What its events ask at this moment is cancelled, and the addresses of its answers end. Its
+    conversation stays stored.
 
     \b
       spade-coreason webhooks revoke ci
