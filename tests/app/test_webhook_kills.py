@@ -17,7 +17,7 @@ from spade_coreason.config.settings import WebSettings
 from spade_coreason.contracts.base import utc_now
 from spade_coreason.operations.client import call_platform
 from spade_coreason.operations.table import OPERATIONS
-from spade_coreason.storage import StoredWebhook
+from spade_coreason.storage import StoredWebhook, WebhookKind
 from tests.support.doors import ask, web_settings
 from tests.support.errors import check_errors, errors_in
 from tests.support.hosting import PlatformProcess
@@ -47,7 +47,7 @@ def configure(directory: Path, settings: WebSettings) -> Path:
     return file
 
 
-def create(data_dir: Path, kind: str) -> StoredWebhook:
+def create(data_dir: Path, kind: WebhookKind) -> StoredWebhook:
     """Create a webhook, and return what its sender knows of it."""
     operation = OPERATIONS["webhooks.create"]
     arguments = {"name": "ci", "agent": "diary", "kind": kind}
@@ -98,7 +98,9 @@ class Sender:
 @pytest.mark.timeout(3600)
 @short_and_long_in_release("WEBHOOK_KILLS", 2, 20)
 @pytest.mark.parametrize("kind", ["standard", "github"])
-async def test_an_accepted_event_is_answered_once_whenever_the_process_dies(tmp_path: Path, kind: str, count: int) -> None:
+async def test_an_accepted_event_is_answered_once_whenever_the_process_dies(
+    tmp_path: Path, kind: WebhookKind, count: int
+) -> None:
     rng, settings = random.Random(count), web_settings()
     process = PlatformProcess(configure(tmp_path, settings))
     await process.start()

@@ -79,6 +79,16 @@ async def test_a_body_is_known_from_its_first_time_on_and_forgotten_with_its_sec
     assert await webhooks.count_bodies() == {second.id: 3}
 
 
+async def test_a_body_that_two_secrets_have_signed_has_the_time_of_the_first(database: Database) -> None:
+    webhooks = WebhookRepository(database)
+    first = await create(webhooks)
+    assert await webhooks.remember(first, 1, b"a", NOW) == "new"
+    second = await rotate(webhooks, 1, DAY, NOW + 5 * DAY)
+    assert await webhooks.remember(second, 2, b"a", NOW + 5 * DAY) == "repeated"
+    # The inbox may have forgotten the request, so it is not asked again.
+    assert await webhooks.remember(second, 2, b"a", NOW + 8 * DAY) == "old"
+
+
 async def test_the_number_of_bodies_is_limited_for_each_secret_and_webhook(database: Database) -> None:
     webhooks = WebhookRepository(database, max_bodies=2)
     first, other = await create(webhooks), await create(webhooks, "other")

@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
-from typing import cast
 
 from ...contracts.base import utc_now
 from ...domain.callers import WEBHOOK_PREFIX, webhook_address
@@ -21,7 +20,7 @@ class LiveWebhook:
 
     def __init__(self, stored: StoredWebhook, lock: asyncio.Lock) -> None:
         self.stored = stored
-        self.kind = cast(WebhookKind, stored.kind)
+        self.kind: WebhookKind = stored.kind
         address = webhook_address(stored.name)
         self.caller = Caller(f"{WEBHOOK_PREFIX}{stored.name}", address, "", frozenset({stored.agent}), names_users=False)
         self.lock = lock

@@ -146,7 +146,7 @@ async def rotate_webhook(call: Call, arguments: RotateWebhook) -> IssuedWebhook:
     stored = await _find(host, arguments.name)
     if stored.revoked_at is not None:
         raise _is_revoked(stored)
-    secret = _choose_secret("github" if stored.kind == "github" else "standard", arguments.secret)
+    secret = _choose_secret(stored.kind, arguments.secret)
     await call.record(stored.agent, "webhooks.rotate", f"webhook {stored.name}")
     webhooks = WebhookRepository(_database(host))
     commit = webhooks.rotate(stored.name, secret, keep=timedelta(seconds=arguments.keep_s), now=now)
@@ -208,7 +208,7 @@ def _summary(stored: StoredWebhook, now: datetime, bodies: int, max_bodies: int)
         f"/webhooks/{stored.name}",
         webhook_address(stored.name),
         stored.agent,
-        "github" if stored.kind == "github" else "standard",
+        stored.kind,
         stored.thread,
         state,
         from_micros(stored.created_at),

@@ -70,7 +70,7 @@ class StoredWebhook(NamedTuple):
     name: str
     agent: str
     """The bare JID of the agent."""
-    kind: str
+    kind: WebhookKind
     thread: str | None
     secret: str
     secret_number: int
@@ -102,7 +102,7 @@ class WebhookRepository:
         self.max_bodies = max_bodies
 
     def make(
-        self, name: str, agent: str, kind: str, thread: str | None, secret: str, *, created_by: str, now: datetime
+        self, name: str, agent: str, kind: WebhookKind, thread: str | None, secret: str, *, created_by: str, now: datetime
     ) -> StoredWebhook:
         """Return a new webhook, not stored yet."""
         micros, answer_key = to_micros(now), secrets.token_bytes(_ANSWER_KEY_BYTES)

@@ -15,7 +15,8 @@ from sqlalchemy import delete
 
 from spade_coreason.doors import WebhookRing
 from spade_coreason.doors.webhooks.answers import AnswerAddress, make_token
-from spade_coreason.storage import DUPLICATE_DAYS, WebhookKind
+from spade_coreason.doors.webhooks.signatures import sign_github, sign_standard
+from spade_coreason.storage import DUPLICATE_DAYS, WebhookKind, decode_webhook_secret
 from spade_coreason.storage.schema import inbox
 from tests.support.door_agents import RunningDoors, make_caller
 from tests.support.doors import Reply
@@ -90,6 +91,14 @@ async def test_a_signature_of_one_webhook_counts_for_no_other(url: str) -> None:
         # The secret of one kind does not sign in the form of the other.
         both = {**sign(webhooks[2], b"y", "m", server.now()), **sign(webhooks[0], b"y", "m", server.now())}
         assert (await server.post("c", both, b"y")).status == 401
+        # Nor has it its key: GitHub's form has no time, so it would get around the five minutes.
+        for webhook in webhooks:
+            key, timestamp = decode_webhook_secret(webhook.kind, webhook.secret), str(int(server.now().timestamp()))
+            other_form = {"X-Hub-Signature-256": sign_github(key, b"z")}
+            if webhook.kind == "github":
+                signature = sign_standard(key, "m", timestamp, b"z")
+                other_form = {"webhook-id": "m", "webhook-timestamp": timestamp, "webhook-signature": signature}
+            assert (await server.post(webhook.name, other_form, b"z")).status == 401
     assert len(clerk.seen) == 4
     assert len(set(clerk.owners)) == 4
 
