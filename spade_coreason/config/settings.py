@@ -585,7 +585,7 @@ class OpenAISettings(Section):
     """The OpenAI-compatible door."""
 
     system_prompt: Literal["ignore", "refuse"] = "ignore"
-    """What is done with a system prompt: an agent has its own.
+    """The answer to a request with a system prompt. An agent has its own.
 
     - ignore: the request is answered without it
     - refuse: the request is refused with 400

@@ -27,7 +27,7 @@ _POLICY = "default-src 'none'; sandbox; frame-ancestors 'none'"
 
 
 def make_file_routes(doors: Doors) -> DoorRoutes:
-    """Return the route of the files. It needs no key: whoever has a link may fetch its file."""
+    """Return the route of the files. It needs no key: everyone who has a link may fetch its file."""
 
     async def send_file(request: Request) -> Response:
         agents = doors.list_agents("openai")

@@ -125,7 +125,7 @@ class AgentRepository:
         self.questions = QuestionRepository(database, agent)
         """The questions of the agent to people, in the same database."""
         self.doors = DoorRepository(database, agent)
-        """What doors store of the callers of the agent, in the same database."""
+        """The data that doors store of the callers of the agent, in the same database."""
 
     @property
     def is_failing(self) -> bool:

@@ -46,7 +46,7 @@ def read_conversation_name(headers: dict[str, str], given: object = None) -> str
 
 @dataclass(slots=True)
 class Place:
-    """Where a request belongs."""
+    """The place of a request: its conversation, and the request whose reply is its answer."""
 
     thread: str
     request_id: UUID
@@ -117,7 +117,7 @@ class Conversations:
         if previous is not None:
             place = await self.find(previous)
             if place is None:
-                text = "there is no previous response with this id; leave it out to begin a new conversation"
+                text = "there is no previous response with this id; without one, a new conversation begins"
                 raise AnswerError(400, text, "previous_response_not_found", param="previous_response_id")
             return place.thread
         if name is not None:

@@ -1,4 +1,4 @@
-"""What a client asks: the bodies of `/v1/chat/completions` and `/v1/responses`, read as one form."""
+"""The messages of a client: the bodies of `/v1/chat/completions` and `/v1/responses`, read as one form."""
 
 from __future__ import annotations
 

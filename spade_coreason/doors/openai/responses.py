@@ -19,7 +19,7 @@ def response_id(request_id: UUID) -> str:
 
 
 def read_response_id(text: object) -> UUID | None:
-    """Return the request of a response; None if the text is no id of one."""
+    """Return the request of a response; None for another text."""
     if not isinstance(text, str) or not text.startswith("resp_") or len(text) != len("resp_") + 32:
         return None
     try:

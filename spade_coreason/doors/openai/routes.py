@@ -34,7 +34,7 @@ from .tasks import answer_task
 _DOOR = "openai"
 _MAX_KEY_CHARACTERS = 255
 _CLIENT_GONE = 499
-"""The status that nginx logs for a client that is gone. Nobody gets it."""
+"""The status that nginx logs for a client that is gone. It is never received."""
 
 Writer: TypeAlias = ChatWriter | ResponseWriter
 
@@ -197,7 +197,9 @@ class _OpenAIDoor:
     ) -> _Asked:
         """Pass a question to the agent, and wait until it is stored. Raise AnswerError if it is refused."""
         if question.has_system_prompt and self._refuses_system_prompts:
-            raise AnswerError(400, "system prompts are refused here: the agent has its own; leave it out", "system_prompt")
+            raise AnswerError(
+                400, "system prompts are refused here, since the agent has its own; send messages without one", "system_prompt"
+            )
         if not agent.is_open:
             raise not_running()
         caller = caller_of(request)
@@ -421,6 +423,6 @@ def _encode(writer: Writer, data: dict[str, Any]) -> bytes:
 
 def _describe_wait(request_id: UUID) -> str:
     return (
-        "This waits for the answer of somebody else. Get the whole answer then, for seven days: it is that of the response"
+        "This waits for the answer of another person. Get the whole answer then, for seven days: it is that of the response"
         f" {response_id(request_id)} (request {request_id})."
     )

@@ -1,1 +1,1 @@
-"""What doors store: keys, webhooks, and what callers have of their conversations."""
+"""The data of doors: keys, webhooks, and the conversations and files of callers."""

@@ -1,4 +1,4 @@
-"""What doors store of their callers: the conversations that a client can name, and the files that it sent."""
+"""The data that doors store of callers: the conversations that a client can name, and the files that it sent."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _TOKEN_BYTES = 32
 
 
 class DoorThread(NamedTuple):
-    """What is stored under a digest."""
+    """The row of a digest."""
 
     thread: str | None
     """The thread of the conversation. None if it may be one of several."""
@@ -64,7 +64,7 @@ class TooManyFilesError(Exception):
 
 
 class DoorRepository:
-    """What doors store for one agent (a bare JID). Methods raise StoreError if the database fails.
+    """The data that doors store for one agent (a bare JID). Methods raise StoreError if the database fails.
 
     `owner` is the address (a bare JID) of a caller. It sees only what is its own.
     """
@@ -77,7 +77,7 @@ class DoorRepository:
     # Conversations
 
     async def find_threads(self, owner: str, digests: Sequence[bytes]) -> dict[bytes, DoorThread]:
-        """Return what is stored under digests."""
+        """Return the rows of digests."""
         table = door_threads.c
         query = select(table.digest, table.thread, table.request, table.body).where(
             table.agent == self._agent, table.owner == owner, table.digest.in_(digests)
@@ -95,7 +95,7 @@ class DoorRepository:
         return [UUID(text) for text in rows]
 
     def save_thread(self, owner: str, digest: bytes, new: DoorThread, now: datetime) -> Commit[DoorThread]:
-        """Store what a digest stands for, if there is nothing. The commit has what is stored then.
+        """Store the row of a digest, if there is none. The commit has the row that is stored then.
 
         A digest of another conversation of the caller stands for none of the two from then on.
         """
@@ -117,7 +117,7 @@ class DoorRepository:
         return self._database.run(work)
 
     async def delete_thread(self, owner: str, digest: bytes) -> None:
-        """Delete what is stored under a digest."""
+        """Delete the row of a digest."""
         is_it = door_threads.c.agent == self._agent, door_threads.c.owner == owner, door_threads.c.digest == digest
         await self._database.write(lambda connection: connection.execute(delete(door_threads).where(*is_it)))
 

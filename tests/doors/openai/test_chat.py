@@ -344,7 +344,7 @@ async def test_a_request_that_waits_for_somebody_else_says_so_and_is_answered_la
     options: Any = {"extra_headers": {"Idempotency-Key": "k", "X-Conversation-Id": "c"}}
     async with serve_agent(url, clerk, policy=Policy(operators=frozenset({ALICE}))) as door:
         first = await ask(door, "delegate", **options)
-        assert "waits for the answer of somebody else" in first
+        assert "waits for the answer of another person" in first
         assert await ask(door, "hello", extra_headers={"X-Conversation-Id": "c"}) == "done: hello"
         host = door.running.doors.host
         assert host is not None
