@@ -116,7 +116,7 @@ async def serve_conformance_agent(directory: str) -> AsyncIterator[str]:
     caller = replace(make_caller("website"), agents=frozenset({AGENT, "json@localhost"}))
     database, [port] = f"sqlite+aiosqlite:///{directory}/platform.db", find_free_ports(1)
     url = f"http://localhost:{port}"
-    async with serve_agent(database, ConformanceAgent(), callers={KEY: caller}, url=url) as door:
+    async with serve_agent(database, ConformanceAgent(), callers={KEY: caller}, web={"url": url}) as door:
         door.running.agent.name = "test"
         # The suite only lists this tool, so its agent does not run.
         capability = AgentCapability(name="schema_2020_12_tool", inputs=_SCHEMA)

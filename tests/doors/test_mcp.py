@@ -13,7 +13,7 @@ from mcp_types import ElicitResult
 from spade_coreason import AgentDefinition, AgentRequest, Response, Session
 from spade_coreason.doors.mcp.calls import ToolCallLimits
 from spade_coreason.testing import Policy
-from tests.support.doors import KEY, OTHER_KEY
+from tests.support.doors import FRONT_END_KEY, KEY, OTHER_KEY
 from tests.support.errors import ExpectedErrors
 from tests.support.mcp_door import McpDoor, connect, serve_agent, texts_of
 from tests.support.wait import eventually
@@ -276,6 +276,30 @@ async def test_a_session_is_of_the_key_that_opened_it(database: str) -> None:
         assert (await http.delete(door.url, headers={"Authorization": f"Bearer {OTHER_KEY}", **session})).status_code == 404
         assert (await http.post(door.url, json=listing, headers=session)).status_code == 401
         assert (await http.get(door.url, headers={"Authorization": f"Bearer {KEY}", **session})).status_code == 405
+
+
+async def test_a_session_is_of_the_user_for_whom_a_front_end_opened_it(database: str) -> None:
+    headers = {"Authorization": f"Bearer {FRONT_END_KEY}", "Accept": "application/json, text/event-stream"}
+    async with serve_agent(database, Desk()) as door, httpx2.AsyncClient(trust_env=False, headers=headers) as http:
+        opened = await http.post(door.url, json=INITIALIZE, headers={"X-Forwarded-User": "ada"})
+        session = {"Mcp-Session-Id": opened.headers["mcp-session-id"]}
+        listing = {"jsonrpc": "2.0", "id": 3, "method": "tools/list"}
+        statuses = [
+            (await http.post(door.url, json=listing, headers={"X-Forwarded-User": user, **session})).status_code
+            for user in ("ada", "ben")
+        ]
+    assert statuses == [200, 404]
+
+
+async def test_a_body_is_limited_by_the_settings_of_the_server(database: str) -> None:
+    headers = {"Authorization": f"Bearer {KEY}", "Accept": "application/json, text/event-stream"}
+    async with (
+        serve_agent(database, Desk(), web={"limits": {"body_bytes": 6_000_000}}) as door,
+        httpx2.AsyncClient(trust_env=False, headers=headers, timeout=60) as http,
+    ):
+        sizes = {5_000_000: 400, 7_000_000: 413}  # the smaller one is read, and has no session
+        for size, status in sizes.items():
+            assert (await http.post(door.url, json={**INITIALIZE, "method": "x" * size})).status_code == status
 
 
 async def test_an_agent_that_stops_tells_how_to_fetch_the_answer(database: str, mode: str) -> None:

@@ -14,22 +14,26 @@ from typing import Any
 
 import httpx2
 import pytest
-from mcp import Client
+from mcp import Client, MCPError
 from mcp.client.streamable_http import streamable_http_client
 
 from spade_coreason.xmpp.servers.process import find_free_ports
+from tests.support.chat_completions import text_answer, tool_call_answer
 from tests.support.hosting import PlatformProcess
 from tests.support.line_log import read_lines
+from tests.support.llm_agent import run_llm_agent
 from tests.support.long_forms import short_and_long_in_release
 from tests.support.mcp_door import texts_of
-from tests.support.program import run_command
+from tests.support.mcp_servers.servers import last_tool_results, mcp_tool_names
+from tests.support.program import run_command, run_in_background
 from tests.support.wait import TIMEOUT_S, eventually
 
 SEED = int(os.environ.get("CHAOS_SEED", random.SystemRandom().randrange(2**32)))
 TOOL = "counter_chat"
 
 
-def write_configuration(directory: Path, port: int, agent: str, options: dict[str, Any]) -> Path:
+def write_configuration(directory: Path, port: int) -> Path:
+    agent, options = "tests.support.counting_agent:CountingAgent", {"log": str(directory / "runs.log")}
     file = directory / "platform.yaml"
     values = {
         "server": {"mode": "embedded"},
@@ -61,8 +65,7 @@ async def connect(port: int, key: str, mode: Any) -> AsyncIterator[Client]:
 async def test_a_client_that_comes_back_after_kill_9_gets_the_one_answer(tmp_path: Path, count: int) -> None:
     print(f"CHAOS_SEED={SEED}")
     rng, log, [port] = random.Random(SEED), tmp_path / "runs.log", find_free_ports(1)
-    options = {"log": str(log)}
-    file = write_configuration(tmp_path, port, "tests.support.counting_agent:CountingAgent", options)
+    file = write_configuration(tmp_path, port)
     key = create_key(file, "editor", "--agent", "counter@localhost")
     platform = PlatformProcess(file)
 
@@ -94,3 +97,40 @@ async def test_a_client_that_comes_back_after_kill_9_gets_the_one_answer(tmp_pat
     finally:
         if platform.process is not None:
             await platform.signal(signal.SIGKILL)
+
+
+@pytest.mark.timeout(300)
+async def test_an_agent_elsewhere_asks_an_agent_behind_the_door(tmp_path: Path) -> None:
+    [port] = find_free_ports(1)
+    file = write_configuration(tmp_path, port)
+    key = create_key(file, "other-platform", "--agent", "counter@localhost")
+    platform = PlatformProcess(file)
+    await platform.start()
+    try:
+        server = {"url": f"http://127.0.0.1:{port}/mcp", "headers": {"Authorization": f"Bearer {key}"}, "timeout_s": 30}
+        call = tool_call_answer((f"library__{TOOL}", {"query": "How many?"}))
+        async with run_llm_agent(call, text_answer("Many."), mcp={"library": server}) as (model, t):
+            assert (await t.ask("go", timeout=TIMEOUT_S)).text == "Many."
+        assert mcp_tool_names(model.requests[0]) == [f"library__{TOOL}"]
+        [result] = last_tool_results(model.requests[1])
+        assert result.startswith("How many?: ")
+        assert 'conversation="' in result
+    finally:
+        await platform.signal(signal.SIGKILL)
+
+
+@pytest.mark.timeout(300)
+async def test_a_revoked_key_ends_its_session_and_its_secret_is_in_no_log(tmp_path: Path) -> None:
+    [port] = find_free_ports(1)
+    file = write_configuration(tmp_path, port)
+    key = create_key(file, "editor", "--agent", "counter@localhost")
+    with run_in_background("up", "-vv", "-c", str(file), cwd=tmp_path, until="^Ready") as platform:
+        async with connect(port, key, "legacy") as client:
+            assert len((await client.list_tools()).tools) == 1
+            revoked = await asyncio.to_thread(run_command, "keys", "revoke", "editor", "-c", str(file), cwd=tmp_path)
+            assert revoked.returncode == 0, revoked.stderr
+            with pytest.raises(MCPError, match="error response"):
+                await client.list_tools()
+        code, output, log = platform.stop()
+    assert code == 0
+    assert key not in output + log

@@ -18,9 +18,14 @@ from spade_coreason.doors.mcp.routes import make_mcp_routes
 from spade_coreason.doors.server import WebServer
 from spade_coreason.testing import Policy
 from tests.support.door_agents import RunningDoors, make_caller, run_behind_doors
-from tests.support.doors import KEY, OTHER_KEY, web_settings
+from tests.support.doors import FRONT_END_KEY, KEY, OTHER_KEY, web_settings
 
-CALLERS = {KEY: make_caller("website"), OTHER_KEY: make_caller("shop")}
+_NO_SETTINGS: Mapping[str, Any] = {}
+CALLERS = {
+    KEY: make_caller("website"),
+    OTHER_KEY: make_caller("shop"),
+    FRONT_END_KEY: make_caller("chat", names_users=True),
+}
 
 
 @dataclass
@@ -47,9 +52,9 @@ async def serve_agent(
     policy: Policy | None = None,
     limits: ToolCallLimits | None = None,
     callers: Mapping[str, Caller] = CALLERS,
-    **web: Any,
+    web: Mapping[str, Any] = _NO_SETTINGS,
 ) -> AsyncIterator[McpDoor]:
-    """Run an agent behind the door. The keys are `KEY` and `OTHER_KEY`."""
+    """Run an agent behind the door. By default `KEY` and `OTHER_KEY` open it; that of a front end is for sessions only."""
     settings = web_settings(**web)
     async with run_behind_doors(database, agent, policy=policy) as running:
         routes = make_mcp_routes(running.doors, settings.limits.body_bytes, limits)
