@@ -147,7 +147,7 @@ class AgentHandler(RequestHandler):
         found = await self._find(caller, message.task_id)
         task = found.progress.snapshot() if isinstance(found, LiveTask) else found
         if message.context_id and message.context_id != task.context_id:
-            raise InvalidParamsError("contextId is not that of the task; leave it out")
+            raise InvalidParamsError("contextId is not that of the task; send the message without it")
         if isinstance(found, LiveTask) and found.is_answered_by(message.message_id):
             return found
         if not isinstance(found, LiveTask):

@@ -14,7 +14,7 @@ from ...domain.texts.error_chain import describe_error_chain
 from ..caller import Caller
 from ..channel import DoorEvent, DoorReply
 from ..doors import DoorAgent
-from .progress import INTERRUPTED, SOMEBODY_ELSE, TaskProgress, Update, question_parts
+from .progress import ASKED_ANOTHER, INTERRUPTED, TaskProgress, Update, question_parts
 
 log = logging.getLogger(__name__)
 
@@ -95,7 +95,7 @@ class LiveTask:
         return follower
 
     async def wait_until_settled(self) -> None:
-        """Wait until the task is over, or waits for somebody's answer, or the platform stops."""
+        """Wait until the task is over, or waits for an answer, or the platform stops."""
         while not (self.is_over or self.progress.is_settled or self.waits_for_others):
             self._changed.clear()
             if not self._is_adopted:
@@ -109,9 +109,9 @@ class LiveTask:
 
     @property
     def waits_for_others(self) -> bool:
-        """True if the agent waits for the answer of somebody else than the caller."""
+        """True if the agent waits for the answer of another person than the caller."""
         status = self.progress.status
-        return status.state == a2a_pb2.TASK_STATE_WORKING and status.message.parts[:1] == [a2a_pb2.Part(text=SOMEBODY_ELSE)]
+        return status.state == a2a_pb2.TASK_STATE_WORKING and status.message.parts[:1] == [a2a_pb2.Part(text=ASKED_ANOTHER)]
 
     async def check(self) -> None:
         """Look if an adopted task waits for an answer again: only the first reader of a reply is told."""
@@ -164,7 +164,7 @@ class LiveTask:
         if questions:
             update = self.progress.set_status(a2a_pb2.TASK_STATE_INPUT_REQUIRED, question_parts(questions[0]))
         else:
-            update = self.progress.set_status(a2a_pb2.TASK_STATE_WORKING, [a2a_pb2.Part(text=SOMEBODY_ELSE)])
+            update = self.progress.set_status(a2a_pb2.TASK_STATE_WORKING, [a2a_pb2.Part(text=ASKED_ANOTHER)])
         self._publish([update])
 
     def _publish(self, updates: list[Update]) -> None:

@@ -27,7 +27,7 @@ SKILL = "skill"
 
 @dataclass(frozen=True, slots=True)
 class MessageContent:
-    """What a message asks: the payload of a request, and the capability, if it names or fits one."""
+    """The content of a message: the payload of a request, and the capability, if it names or fits one."""
 
     payload: dict[str, Any]
     capability: str | None

@@ -26,7 +26,7 @@ TERMINAL = frozenset(
         a2a_pb2.TASK_STATE_REJECTED,
     }
 )
-SOMEBODY_ELSE = "The agent has asked somebody else, and waits for the answer."
+ASKED_ANOTHER = "The agent has asked another person, and waits for the answer."
 INTERRUPTED = "The platform stops. The task goes on after its next start: subscribe to it again."
 _FINAL_STATES = {
     "request.completed": a2a_pb2.TASK_STATE_COMPLETED,
@@ -81,7 +81,7 @@ class TaskProgress:
 
     @property
     def is_settled(self) -> bool:
-        """True if nothing follows before somebody does something."""
+        """True if nothing follows before a person does something."""
         return self.is_terminal or self.status.state == a2a_pb2.TASK_STATE_INPUT_REQUIRED
 
     def snapshot(self) -> a2a_pb2.Task:

@@ -74,7 +74,7 @@ def _refuse_content(*, is_rpc: bool) -> JSONResponse:
 
 
 class _CallContexts(ServerCallContextBuilder):
-    """What the handler reads of a request: the caller, and the version of the protocol."""
+    """Call contexts for the handler: the caller, and the version of the protocol."""
 
     def build(self, request: Request) -> ServerCallContext:
         return ServerCallContext(state={CALLER: caller_of(request), "headers": dict(request.headers)})

@@ -21,7 +21,7 @@ from ...storage import DUPLICATE_DAYS, KnownRequest, OwnTurn
 from ..caller import Caller
 from ..doors import DoorAgent
 from .messages import data_part, make_message, parts_of
-from .progress import SOMEBODY_ELSE, make_status, question_parts, text_or_link
+from .progress import ASKED_ANOTHER, make_status, question_parts, text_or_link
 
 THREAD_PREFIX = "a2a:"
 """The beginning of the threads of this door. So a task of another door is none of this one, and no conversation is shared."""
@@ -105,7 +105,7 @@ class StoredTasks:
             if questions:
                 state, parts = a2a_pb2.TASK_STATE_INPUT_REQUIRED, question_parts(questions[0])
             else:
-                parts = [a2a_pb2.Part(text=SOMEBODY_ELSE)]
+                parts = [a2a_pb2.Part(text=ASKED_ANOTHER)]
         message_id = request.get("metadata", {}).get("message_id", task_id)
         message = make_message(message_id, task_id, context_id, parts_of(request["payload"]), is_user=True)
         status = make_status(state, task_id, context_id, parts, received_at)

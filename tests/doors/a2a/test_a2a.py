@@ -295,7 +295,7 @@ async def test_who_waits_for_somebody_else_can_answer_nothing(server: A2AServer)
         task = await send(client, message_of("other", "m1"))
         assert (state_of(task), task.status.message.parts[0].text) == (
             "WORKING",
-            "The agent has asked somebody else, and waits for the answer.",
+            "The agent has asked another person, and waits for the answer.",
         )
         for text in ("yes", "/approve", "approved"):
             with pytest.raises(UnsupportedOperationError):
