@@ -56,7 +56,6 @@ SHOWN: dict[str, list[tuple[str, ...]]] = {
     "schedules": [("list",), ("cancel", LABEL, "--yes")],
     "approvals": [("list",), ("approve", APPROVAL), ("deny", "none none" + HIDDEN)],
     "keys": [("list",), ("create", LABEL, "--agent", LABEL), ("revoke", "none" + HIDDEN)],
-    "webhooks": [("list",), ("create", LABEL, LABEL), ("revoke", "none" + HIDDEN)],
     "incident": [(), ("1f2e3d4c",), ("1f2e3d4c", "--message"), (HIDDEN,)],
     "memory": [("list",), ("show", LABEL), ("show", "none" + HIDDEN), ("compact",), ("clear", "--all", "--yes")],
     "storage": [("check",), ("restore", LABEL)],

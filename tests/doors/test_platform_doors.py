@@ -46,7 +46,12 @@ def test_a_running_platform_shows_its_http_server(tmp_path: Path) -> None:
         status = platform.run_command("status")
         assert f"Doors         {shown}, 0 connections\n" in status.stdout
         dumped = json.loads(platform.run_command("status", "--json").stdout)["web"]
-        assert dumped == {"url": f"http://127.0.0.1:{port}", "doors": ["openai", "webhook"], "connections": 0, "full_webhooks": []}
+        assert dumped == {
+            "url": f"http://127.0.0.1:{port}",
+            "doors": ["openai", "webhook"],
+            "connections": 0,
+            "full_webhooks": [],
+        }
         assert json.loads((tmp_path / "data" / "run.json").read_text())["web"] == f"http://127.0.0.1:{port}"
         checked = platform.run_command("check")
         assert (checked.returncode, shown in checked.stdout) == (0, True)
