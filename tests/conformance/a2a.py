@@ -113,8 +113,8 @@ def make_lines(
     """Return the lines of the page."""
     counts = Counter(outcome for outcome, _ in results.values())
     lines = [
-        f"The kit is `a2aproject/a2a-tck`, branch `1.0-dev`, commit `{commit}`. It sends no key, and different messages under one",
-        "id: a plugin adds the key, and numbers the messages. It tests gRPC too, which is skipped: the card does not list it.",
+        f"The kit is `a2aproject/a2a-tck`, branch `1.0-dev`, commit `{commit}`. It sends no key, and different messages under",
+        "one id: a plugin adds the key, and numbers the messages. It tests gRPC too, which is skipped: the card does not list it.",
         "",
         "| tests | passed | failed | skipped |",
         "|---|---|---|---|",
