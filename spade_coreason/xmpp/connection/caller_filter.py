@@ -42,11 +42,6 @@ class CallerFilter:
 
     def refuse_to_callers(self, messages: Sequence[OutboundMessage]) -> Sequence[OutboundMessage]:
         """Refuse the messages to callers, so that nothing waits for their delivery, and return the others."""
-        for message in messages:
-            if is_caller(message.recipient):
-                break
-        else:
-            return messages
         kept = []
         for message in messages:
             if self.drops_to(message.recipient):

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
+from ...domain.callers import is_caller
 from ...domain.jid import bare_jid
 from ...runtime import OutboundMessage
 from .batching import MAX_MESSAGES, build_batches
@@ -64,7 +65,10 @@ class SendQueue:
 
         Return True if earlier stanzas to the first recipient wait, because the server is slow to acknowledge.
         """
-        stanzas = self._client.caller_filter.refuse_to_callers(stanzas)
+        for message in stanzas:
+            if is_caller(message.recipient):
+                stanzas = self._client.caller_filter.refuse_to_callers(stanzas)
+                break
         self._queued += stanzas
         if stanzas and stanzas[0].recipient != self._last_recipient:
             self._last_recipient, self._recipient_changed_at = stanzas[0].recipient, self._loop.time()

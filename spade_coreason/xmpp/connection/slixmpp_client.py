@@ -24,6 +24,7 @@ from slixmpp.util.sasl.client import sasl_mech
 from slixmpp.util.sasl.mechanisms import SCRAM
 from slixmpp.xmlstream import StanzaBase
 
+from ...domain.callers import is_caller
 from ...domain.jid import bare_jid, jid_domain
 from ...runtime import OutboundMessage
 from ..timings import ConnectionTimings
@@ -259,7 +260,8 @@ class XMPPClient(ClientXMPP):  # type: ignore[misc]  # slixmpp comes without typ
                 return
             count = self.stream_management.config["handled"]
             try:
-                if stanza.tag in _STANZAS and self.caller_filter.drops_from(stanza.get("from", "")):
+                if is_caller(stanza.get("from", "")) and stanza.tag in _STANZAS:
+                    self.caller_filter.drops_from(stanza.get("from", ""))
                     self.stream_management.count_received(None)  # an answer would go to nobody too
                 elif stanza is reader.discarded:
                     if stanza.tag in _STANZAS:
