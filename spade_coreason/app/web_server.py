@@ -29,9 +29,13 @@ def build_web_server(
 
     routes: list[DoorRoutes] = []
     if "openai" in used:
-        from ..doors import make_file_routes, make_openai_routes
+        from ..doors import make_openai_routes
 
-        routes += [make_openai_routes(doors, settings.public_url, settings.openai.system_prompt), make_file_routes(doors)]
+        routes.append(make_openai_routes(doors, settings.public_url, settings.openai.system_prompt))
+    if "openai" in used or "a2a" in used:
+        from ..doors import make_file_routes
+
+        routes.append(make_file_routes(doors))
     if "webhook" in used:
         from ..doors import make_webhook_routes
 

@@ -30,7 +30,7 @@ def make_file_routes(doors: Doors) -> DoorRoutes:
     """Return the route of the files. It needs no key: everyone who has a link may fetch its file."""
 
     async def send_file(request: Request) -> Response:
-        agents = doors.list_agents("openai")
+        agents = [*doors.list_agents("openai"), *doors.list_agents("a2a")]
         database = agents[0].repository.database if agents else None
         file = None if database is None else await find_file(database, request.path_params["token"], utc_now())
         if file is None:

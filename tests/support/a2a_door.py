@@ -13,6 +13,7 @@ from a2a.types import a2a_pb2
 
 from spade_coreason.config.settings import WebSettings
 from spade_coreason.doors.a2a.routes import make_a2a_routes
+from spade_coreason.doors.files import make_file_routes
 from spade_coreason.doors.server import WebServer
 from spade_coreason.storage.backends.database import Durability
 from spade_coreason.testing import Policy
@@ -73,7 +74,12 @@ async def serve_a2a(
         return None
 
     async with run_behind_doors(url, agent, names, policy, durability=durability) as running:
-        server = WebServer(settings, CALLERS.get, find_problem, [make_a2a_routes(running.doors, settings.public_url)])
+        server = WebServer(
+            settings,
+            CALLERS.get,
+            find_problem,
+            [make_a2a_routes(running.doors, settings.public_url), make_file_routes(running.doors)],
+        )
         await server.start()
         try:
             yield A2AServer(settings, running)

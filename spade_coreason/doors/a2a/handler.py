@@ -17,6 +17,7 @@ from a2a.utils.errors import (
     A2AError,
     InternalError,
     InvalidParamsError,
+    InvalidRequestError,
     PushNotificationNotSupportedError,
     TaskNotCancelableError,
     TaskNotFoundError,
@@ -30,6 +31,8 @@ from ...exceptions import StoreError
 from ...storage import KnownRequest
 from ..caller import Caller
 from ..doors import DoorAgent
+from ..errors import HttpError
+from ..files import store_files
 from .live_tasks import LiveTask, LiveTasks
 from .messages import MessageContent, check_id, derive_task_id, make_message, read_content, read_metadata, read_value
 from .progress import TERMINAL, TaskProgress, Update
@@ -44,8 +47,9 @@ CALLER = "caller"
 class AgentHandler(RequestHandler):
     """The operations of A2A on one agent. Each sees the tasks of the caller only."""
 
-    def __init__(self, agent: DoorAgent) -> None:
+    def __init__(self, agent: DoorAgent, public_url: str) -> None:
         self._agent = agent
+        self._public_url = public_url
         self._live = LiveTasks(agent)
         self._stored = StoredTasks(agent)
 
@@ -89,30 +93,36 @@ class AgentHandler(RequestHandler):
         check_id(message.context_id, "contextId")
         if message.task_id:
             return await self._answer(message, caller)
-        question = read_content(message, self._agent.manifest)
+        content = read_content(message, self._agent.manifest)
         task_id = derive_task_id(caller.address, self._agent.jid, message.message_id)
-        digest = digest_request(question.payload, question.capability)
+        await self._store_files(caller, task_id, content)
+        digest = digest_request(content.payload, content.capability)
         known = await self._stored.find(caller, task_id)
         if (live := self._live.find(caller, task_id)) is not None:
             _check_same(digest, live.digest)
             return live
         if known is not None:
             return await self._repeat(caller, task_id, known, digest)
-        return await self._begin(caller, task_id, message, question, digest)
+        return await self._begin(caller, task_id, message, content, digest)
+
+    async def _store_files(self, caller: Caller, task_id: UUID, content: MessageContent) -> None:
+        if content.files:
+            repository = self._agent.repository.doors
+            content.add_attachments(await store_files(repository, caller, task_id, content.files, self._public_url))
 
     async def _begin(
-        self, caller: Caller, task_id: UUID, message: a2a_pb2.Message, question: MessageContent, digest: bytes
+        self, caller: Caller, task_id: UUID, message: a2a_pb2.Message, content: MessageContent, digest: bytes
     ) -> LiveTask | a2a_pb2.Task:
         """Ask the agent. The task is returned once the request is stored, or refused."""
         context_id = message.context_id or str(uuid4())
         metadata: dict[str, Any] = {"message_id": message.message_id}
         if message.metadata:
             metadata["message_metadata"] = read_metadata(message)
-        if question.capability is not None:
-            metadata["capability"] = question.capability
+        if content.capability is not None:
+            metadata["capability"] = content.capability
         reply = self._agent.ask(
             caller,
-            question.payload,
+            content.payload,
             request_id=task_id,
             thread=THREAD_PREFIX + context_id,
             metadata=metadata,
@@ -124,6 +134,8 @@ class AgentHandler(RequestHandler):
         live = self._live.begin(caller, progress, digest, reply)
         if reply.stored is None:
             await live.wait_until_settled()
+            if content.files:
+                await self._agent.repository.doors.delete_files(caller.address, task_id)
         else:
             await reply.stored
         return live
@@ -273,6 +285,8 @@ class AgentHandler(RequestHandler):
             yield
         except A2AError:
             raise
+        except HttpError as error:
+            raise InvalidRequestError(error.detail) from error
         except ConnectionError as error:
             raise InternalError("the agent does not run at the moment; try again in a while") from error
         except StoreError as error:

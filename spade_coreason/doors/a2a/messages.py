@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 from uuid import UUID, uuid5
 
 from a2a.types import a2a_pb2
-from a2a.utils.errors import ContentTypeNotSupportedError, InvalidParamsError
+from a2a.utils.errors import InvalidParamsError
 from google.protobuf.json_format import MessageToDict, ParseDict
 from google.protobuf.struct_pb2 import Value
 
 from ...contracts import AgentDefinition
+from ...domain.texts.file_names import safe_file_name
+from ...storage import NewFile
 
 _NAMESPACE = UUID("b9f1c0de-5b0c-4e0f-9c3e-2f1d7a6b8e40")
 MAX_ID_CHARACTERS = 256
 """The most characters of the ids that a caller chooses."""
 _MAX_FILES = 20
 _MAX_URL_CHARACTERS = 2048
+_MAX_FILE_BYTES = 8 * 2**20
+_MEDIA_TYPE = re.compile(r"[\w.+-]{1,100}/[\w.+-]{1,100}")
 SKILL = "skill"
 """The metadata of a message that names the skill that it asks for."""
 
@@ -31,6 +36,15 @@ class MessageContent:
 
     payload: dict[str, Any]
     capability: str | None
+    files: list[NewFile] = field(default_factory=list)
+    """The files in the message itself, which become attachments once they are stored."""
+
+    def add_attachments(self, stored: Sequence[Mapping[str, Any]]) -> None:
+        """Add stored files to the payload. The query of a message without a text is its links, as in a chat."""
+        if stored:
+            self.payload["attachments"] = [*self.payload.get("attachments", ()), *stored]
+            links = "\n".join(each["url"] for each in self.payload["attachments"])
+            self.payload["query"] = self.payload["query"] or links
 
 
 def derive_task_id(caller: str, agent: str, message_id: str) -> UUID:
@@ -56,14 +70,15 @@ def read_content(message: a2a_pb2.Message, manifest: AgentDefinition) -> Message
     """
     text = "\n\n".join(part.text for part in message.parts if part.HasField("text"))
     data = [read_value(part.data) for part in message.parts if part.HasField("data")]
-    attachments = [_read_attachment(part) for part in message.parts if part.WhichOneof("content") in ("url", "raw")]
+    attachments = [_read_attachment(part) for part in message.parts if part.HasField("url")]
+    files = [_read_file(part) for part in message.parts if part.HasField("raw")]
     if any(part.WhichOneof("content") is None for part in message.parts):
         raise InvalidParamsError("a part of the message has no content; give it text, data, raw or url")
-    if len(attachments) > _MAX_FILES:
+    if len(attachments) + len(files) > _MAX_FILES:
         raise InvalidParamsError(f"the message has more than {_MAX_FILES} files; send fewer")
     payload: dict[str, Any] = {}
     capability = None
-    if len(data) == 1 and isinstance(data[0], dict) and not attachments:
+    if len(data) == 1 and isinstance(data[0], dict) and not attachments and not files:
         capability = _find_capability(message, manifest, data[0] | ({"query": text} if text else {}))
         if capability is not None:
             payload = data[0] | ({"query": text} if text else {})
@@ -74,7 +89,7 @@ def read_content(message: a2a_pb2.Message, manifest: AgentDefinition) -> Message
         if attachments:
             payload["attachments"] = attachments
         capability = _read_skill(message, manifest)
-    return MessageContent(payload, capability)
+    return MessageContent(payload, capability, files)
 
 
 def _read_skill(message: a2a_pb2.Message, manifest: AgentDefinition) -> str | None:
@@ -108,11 +123,16 @@ def _find_capability(message: a2a_pb2.Message, manifest: AgentDefinition, payloa
 
 def _read_attachment(part: a2a_pb2.Part) -> dict[str, Any]:
     """Return a file as agents get those of chats: its link, with what the sender says of it."""
-    if part.HasField("raw"):
-        raise ContentTypeNotSupportedError("files are taken as links only; send a part with url")
     if len(part.url) > _MAX_URL_CHARACTERS or urlsplit(part.url).scheme not in ("http", "https"):
         raise InvalidParamsError(f"a url must begin with http or https, and have at most {_MAX_URL_CHARACTERS} characters")
     return {"url": part.url, "name": part.filename or None, "type": part.media_type or None, "size": None, "description": None}
+
+
+def _read_file(part: a2a_pb2.Part) -> NewFile:
+    if len(part.raw) > _MAX_FILE_BYTES:
+        raise InvalidParamsError(f"a file may have {_MAX_FILE_BYTES // 2**20} MiB; send a smaller one, or a part with url")
+    media_type = part.media_type if _MEDIA_TYPE.fullmatch(part.media_type) else "application/octet-stream"
+    return NewFile((safe_file_name(part.filename) if part.filename else None) or "file", media_type.lower(), part.raw)
 
 
 def read_value(value: Value) -> Any:

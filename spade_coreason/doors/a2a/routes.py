@@ -31,7 +31,7 @@ _RETRY_AFTER_S = 5.0
 def make_a2a_routes(doors: Doors, url: str) -> DoorRoutes:
     """Make the routes of the agents behind the A2A door. `url` is the public address of the server."""
     logging.getLogger("a2a").setLevel(logging.CRITICAL)  # anyone can send what it warns of, and it quotes that
-    app = A2ADoor(doors, url.rstrip("/") + PATH)
+    app = A2ADoor(doors, url.rstrip("/"))
     return DoorRoutes(routes=(Route(f"{PATH}/{{agent}}", app), Route(f"{PATH}/{{agent}}/{{rest:path}}", app)))
 
 
@@ -52,7 +52,7 @@ class A2ADoor:
             raise HttpError(503, "the agent does not run at the moment; try again", retry_after_s=_RETRY_AFTER_S)
         made_for, router = self._routers.get(name, (None, None))
         if router is None or made_for is not agent:
-            router = _make_router(agent, f"{self._url}/{name}")
+            router = _make_router(agent, self._url, f"{self._url}{PATH}/{name}")
             self._routers[name] = agent, router
         content_type = HTTPConnection(scope).headers.get("content-type", "application/json")
         root = f"{scope.get('root_path', '')}{PATH}/{name}"
@@ -80,8 +80,8 @@ class _CallContexts(ServerCallContextBuilder):
         return ServerCallContext(state={CALLER: caller_of(request), "headers": dict(request.headers)})
 
 
-def _make_router(agent: DoorAgent, url: str) -> Router:
-    handler, contexts = AgentHandler(agent), _CallContexts()
+def _make_router(agent: DoorAgent, public_url: str, url: str) -> Router:
+    handler, contexts = AgentHandler(agent, public_url), _CallContexts()
     routes: list[BaseRoute] = [
         *create_jsonrpc_routes(handler, "/", contexts),
         # After them come the paths of tenants, which this server does not have. They would take every path.

@@ -183,6 +183,28 @@ async def test_a_link_is_a_file_both_ways(server: A2AServer, desk: Desk) -> None
     )
 
 
+async def test_a_file_in_a_message_is_stored_for_the_agent(server: A2AServer, desk: Desk) -> None:
+    async with server.client() as client:
+        request = message_of("", "m1")
+        del request.message.parts[:]
+        request.message.parts.add(raw=b"<svg/>", filename="../a b.svg", media_type="image/svg+xml")
+        first = await send(client, request)
+        assert (await send(client, request)).id == first.id
+        [attachment] = desk.seen[0].payload["attachments"]
+        assert (attachment["name"], attachment["size"]) == ("a b.svg", 6)
+        assert desk.seen[0].payload["query"] == attachment["url"]
+        async with httpx.AsyncClient(trust_env=False) as http:
+            file = await http.get(attachment["url"])
+            assert (file.content, file.headers["content-type"].partition(";")[0]) == (b"<svg/>", "text/plain")
+        request.message.parts[0].raw = b"another"
+        with pytest.raises(InvalidParamsError, match="messageId"):
+            await send(client, request)
+        request.message.message_id, request.message.parts[0].raw = "m2", bytes(8 * 2**20 + 1)
+        with pytest.raises(InvalidParamsError, match="8 MiB"):
+            await send(client, request)
+    assert len(desk.seen) == 1
+
+
 async def test_a_repeated_message_is_the_same_task(server: A2AServer, desk: Desk) -> None:
     async with server.client() as client:
         first = await send(client, message_of("hello", "m1", context_id="trip"))
