@@ -114,7 +114,7 @@ def make_lines(
     counts = Counter(outcome for outcome, _ in results.values())
     lines = [
         f"The kit is `a2aproject/a2a-tck`, branch `1.0-dev`, commit `{commit}`. It sends no key, and different messages under",
-        "one id: a plugin adds the key, and numbers the messages. It tests gRPC too, which is skipped: no card lists it.",
+        "one id: a plugin adds the key, and numbers the messages. The tests of gRPC are skipped: the card does not list it.",
         "",
         "| tests | passed | failed | skipped |",
         "|---|---|---|---|",

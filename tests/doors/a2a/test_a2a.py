@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -21,6 +22,8 @@ from a2a.utils.errors import (
 
 from spade_coreason import AgentDefinition, AgentRequest, Response, Session
 from spade_coreason.contracts import AgentCapability
+from spade_coreason.domain.quotas import Quotas
+from spade_coreason.testing import Policy
 from tests.support.a2a_door import (
     BINDINGS,
     CALLERS,
@@ -364,6 +367,36 @@ async def test_a_failure_has_its_incident_and_no_details(server: A2AServer, expe
         assert "secret" not in str(each)
         assert each.status.message.parts[0].text
     assert stored.metadata.fields["incident"].string_value in task.status.message.parts[0].text
+
+
+async def test_a_refused_request_is_rejected_with_the_time_to_wait(url: str) -> None:
+    policy = Policy(quotas=Quotas(user=replace(Quotas().user, messages_per_minute=1)))
+    async with serve_a2a(url, Desk(), policy) as server, server.client() as client:
+        await send(client, message_of("hello", "m1"))
+        task = await send(client, message_of("hello", "m2"))
+        assert state_of(task) == "REJECTED"
+        assert task.metadata.fields["retry_after_s"].number_value > 0
+        with pytest.raises(TaskNotFoundError):
+            await client.get_task(a2a_pb2.GetTaskRequest(id=task.id))
+
+
+@pytest.mark.parametrize("binding", BINDINGS)
+async def test_a_stop_ends_streams_and_the_task_is_working(url: str, desk: Desk, binding: str) -> None:
+    async with serve_a2a(url, desk) as server, server.client(binding) as client:
+        task = a2a_pb2.Task()
+        events = aiter(client.send_message(message_of("wait", "m1")))
+        apply(task, await anext(events))
+        await eventually(lambda: len(desk.seen) == 1)
+        await server.running.runtime.close_channels()
+        async for event in events:
+            apply(task, event)
+        assert state_of(task) == "WORKING"
+        assert "subscribe" in task.status.message.parts[0].text
+        async with server.http() as http:
+            reply = await http.post(server.url, json=_call("GetTask", {"id": task.id}))
+        assert reply.status_code == 503
+        assert int(reply.headers["retry-after"]) > 0
+        desk.release.set()
 
 
 @pytest.mark.parametrize("binding", BINDINGS)
