@@ -32,6 +32,8 @@ _BUSY_S = 5.0
 _LINGER_S = 5.0
 _BODIES_AT_ONCE = 16
 """The number of bodies of the largest size that all clients together may send at once."""
+_BODIES_WITHOUT_KEY = 4
+"""The same for clients without a key. Each address of them may send one."""
 _TOO_LARGE = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
 
 
@@ -226,6 +228,8 @@ class LimitedRequests:
         self._limits = limits
         self.pending_bytes = 0
         """The bytes of all bodies that are not answered yet."""
+        self._without_key = Counter[str]()
+        """Those of requests without a key, by address."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         body = _LimitedBody(self, self._limits, scope, receive, send)
@@ -238,6 +242,19 @@ class LimitedRequests:
     def is_full(self) -> bool:
         """True if all clients together send too much at once."""
         return self.pending_bytes > _BODIES_AT_ONCE * self._limits.body_bytes
+
+    def is_full_for(self, stranger: str) -> bool:
+        """Return True if clients without a key send too much at once, or one address of theirs does."""
+        limit = self._limits.body_bytes
+        return self._without_key[stranger] > limit or self._without_key.total() > _BODIES_WITHOUT_KEY * limit
+
+    def count(self, size: int, stranger: str | None) -> None:
+        """Count bytes that were received; of `stranger` (an address), if the request has no key."""
+        self.pending_bytes += size
+        if stranger is not None:
+            self._without_key[stranger] += size
+            if not self._without_key[stranger]:
+                del self._without_key[stranger]
 
 
 def check_request(scope: Scope, limits: HttpLimits) -> None:
@@ -261,6 +278,17 @@ def _too_large(limits: HttpLimits) -> HttpError:
     return HttpError(413, f"the body has more than {limits.body_bytes:,} bytes, the limit; send less")
 
 
+def _busy() -> HttpError:
+    return HttpError(503, "the server receives too much at once; try again in a moment", retry_after_s=_BUSY_S)
+
+
+def _find_stranger(scope: Scope) -> str | None:
+    """Return the address of a client without a key, which anyone can be, under the name by which it is counted."""
+    if "caller" in scope.get("state", {}):
+        return None
+    return group_address(scope["client"][0]) if scope.get("client") else ""
+
+
 class _LimitedBody:
     """The body of one request, and whether the answer may leave the connection open."""
 
@@ -270,8 +298,10 @@ class _LimitedBody:
         self._receive = receive
         self._send = send
         self._deadline = asyncio.get_running_loop().time() + limits.body_s
+        self._scope = scope
         self._size = 0
         self._counted = 0
+        self._stranger: str | None = None
         headers = dict(scope["headers"])
         self._is_complete = b"transfer-encoding" not in headers and headers.get(b"content-length", b"0").strip(b"0") == b""
         self._awaits_consent = b"expect" in headers  # the client sends nothing before it is told to
@@ -280,8 +310,10 @@ class _LimitedBody:
         """Return the next part. Raise HttpError if the body is too large, or comes too slowly."""
         if self._is_complete:
             return await self._receive()
+        if not self._size:
+            self._stranger = _find_stranger(self._scope)
         if self._owner.is_full:
-            raise HttpError(503, "the server receives too much at once; try again in a moment", retry_after_s=_BUSY_S)
+            raise _busy()
         try:
             async with asyncio.timeout_at(self._deadline):
                 message = await self._receive()
@@ -291,10 +323,12 @@ class _LimitedBody:
         size = len(message.get("body", b""))
         self._size += size
         self._counted += size
-        self._owner.pending_bytes += size
+        self._owner.count(size, self._stranger)
         self._is_complete = not message.get("more_body", False)
         if self._size > self._limits.body_bytes:
             raise _too_large(self._limits)
+        if self._stranger is not None and self._owner.is_full_for(self._stranger):
+            raise _busy()
         return message
 
     async def send(self, message: Message) -> None:
@@ -323,5 +357,5 @@ class _LimitedBody:
 
     def release(self) -> None:
         """Count the body no longer."""
-        self._owner.pending_bytes -= self._counted
+        self._owner.count(-self._counted, self._stranger)
         self._counted = 0

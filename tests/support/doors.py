@@ -43,7 +43,7 @@ class ExampleDoor:
 
     @property
     def routes(self) -> DoorRoutes:
-        """Its routes. `/open/{name}` needs no key."""
+        """Its routes. `/open/{name}` and `/open-body` need no key."""
         return DoorRoutes(
             routes=(
                 Route("/v1/whoami", self._tell_caller),
@@ -55,7 +55,10 @@ class ExampleDoor:
                 Route("/endless", self._send_without_end),
                 Route("/fail", self._fail),
             ),
-            open_routes=(Route("/open/{name}", self._greet),),
+            open_routes=(
+                Route("/open/{name}", self._greet),
+                Route("/open-body", self._count_body, methods=["POST"]),
+            ),
         )
 
     async def find_problem(self) -> str | None:
