@@ -174,6 +174,10 @@ class DoorChannel(Channel):
         """The number of replies that are read."""
         return len(self._replies)
 
+    def is_allowed(self, caller: Caller) -> bool:
+        """Return True if a caller may ask now. Raise ConnectionError while the agent does not run."""
+        return self._require_gateway().is_allowed(caller.address)
+
     async def open(self, gateway: ChannelGateway) -> None:
         """Take requests from now on."""
         self._gateway = gateway

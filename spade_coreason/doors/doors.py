@@ -100,6 +100,8 @@ class DoorAgent:
 
     async def find_questions(self, caller: Caller, request_id: UUID | None = None) -> list[CallerQuestion]:
         """Return the open questions that the agent has asked the caller itself, of one request or of all, oldest first."""
+        if not self._channel.is_allowed(caller):
+            return []
         repository = self.repository.questions
         asked = await repository.load_asked(caller.address)
         if not asked:
@@ -115,7 +117,9 @@ class DoorAgent:
         ]
 
     async def answer(self, caller: Caller, question: CallerQuestion, text: str) -> Answered:
-        """Answer a question that the agent has asked the caller itself."""
+        """Answer a question that the agent has asked the caller itself. One who has no access any more was not asked."""
+        if not self._channel.is_allowed(caller):
+            return Answered("unknown")
         call = Call(self._get_host(), Actor(CallerKind.PERSON, caller.address, self.jid))
         return await answer_question(call, OwnAnswer(agent=self.jid, person=caller.address, code=question.code, text=text))
 

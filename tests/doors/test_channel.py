@@ -175,3 +175,19 @@ async def test_a_key_for_a_person_counts_for_them_and_has_none_of_their_data(url
         assert conversation.owner == caller.address
         assert await running.runtime.runner.repository.list_conversations("ada@localhost") == []
     assert desk.seen == [(caller.address, "hello")]
+
+
+async def test_a_caller_who_has_lost_access_sees_and_changes_nothing_of_before(url: str) -> None:
+    request_id = uuid4()
+    async with run_behind_doors(url, Desk()) as running:
+        agent, access = running.agent, running.runtime.gateway.access
+        await read_all(agent.ask(WEBSITE, {"query": "ask me"}, request_id=request_id))
+        [question] = await agent.find_questions(WEBSITE)
+        callers, access.callers = access.callers, {}
+        assert await agent.find_state(WEBSITE, request_id) is None
+        assert await agent.fetch(WEBSITE, request_id) is None
+        assert await agent.find_questions(WEBSITE) == []
+        assert (await agent.answer(WEBSITE, question, "blue")).outcome == "unknown"
+        assert not await agent.cancel(WEBSITE, request_id)
+        access.callers = callers
+        assert await agent.find_state(WEBSITE, request_id) == "waiting"

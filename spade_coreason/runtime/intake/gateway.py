@@ -204,12 +204,18 @@ class InboundGateway:
         return self.access.is_allowed(incoming.sender) and await self._intake.repeat_reply(bound)
 
     async def find_state(self, owner: str, request_id: UUID, *, channel: str) -> RequestState | None:
-        """Return the state of a program's request of `owner` (a bare JID); see `RequestIntake.find_state`."""
-        return await self._intake.find_state(owner, request_id, channel)
+        """Return the state of a program's request of `owner` (a bare JID); see `RequestIntake.find_state`.
+
+        None too if the owner has no access.
+        """
+        return await self._intake.find_state(owner, request_id, channel) if self.access.is_allowed(owner) else None
 
     def cancel_request(self, owner: str, request_id: UUID) -> Commit[Any] | None:
-        """Cancel a program's request of `owner` (a bare JID); see `RequestIntake.cancel_request`."""
-        return self._intake.cancel_request(owner, str(request_id))
+        """Cancel a program's request of `owner` (a bare JID); see `RequestIntake.cancel_request`.
+
+        None too if the owner has no access.
+        """
+        return self._intake.cancel_request(owner, str(request_id)) if self.access.is_allowed(owner) else None
 
     def _send_receipt(self, incoming: InboundRequest, is_new: bool, *, is_archived: bool) -> None:
         if is_new or not is_archived:
