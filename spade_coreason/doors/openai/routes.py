@@ -22,17 +22,20 @@ from ..channel import DoorReply
 from ..doors import CallerQuestion, DoorAgent, Doors
 from ..files import store_files
 from ..server import DoorRoutes
+from ..streaming import EventStreamResponse
 from .answers import Answer, Piece, show_question
 from .chat import ChatWriter
 from .conversations import Conversations, Place, derive_request_id, read_conversation_name
 from .errors import AnswerError, find_error, not_running, not_stored, reused_key
 from .messages import UserMessage, digest_body, read_body, read_chat, read_response
 from .responses import ResponseWriter, read_response_id, response_id
-from .streams import END, KEEP_ALIVE_S, encode_event, make_stream
+from .streams import COMMENT, END, KEEP_ALIVE_S, encode_event, read_with_pauses
 from .tasks import answer_task
 
 _DOOR = "openai"
 _MAX_KEY_CHARACTERS = 255
+_LARGE_BYTES = 65_536
+"""The size from which on a body is parsed in a thread: one with a picture takes a tenth of a second."""
 _CLIENT_GONE = 499
 """The status that nginx logs for a client that is gone. It is never received."""
 
@@ -130,10 +133,9 @@ class _OpenAIDoor:
 
     async def complete_chat(self, request: Request) -> Response:
         """Answer the last message of a chat."""
-        body = read_body(await request.body())
+        body, question, digest = await _read(request, "chat", read_chat)
         caller = caller_of(request)
         agent = self._find_agent(caller, body.get("model"))
-        question = read_chat(body)
         if body.get("n") not in (None, 1):
             raise AnswerError(400, "an agent gives one answer: `n` must be 1", param="n")
         options = body.get("stream_options")
@@ -143,15 +145,14 @@ class _OpenAIDoor:
         if (task := answer_task(question.text)) is not None:
             return self._answer_task(task, writer, is_stream=body.get("stream") is True)
         name = read_conversation_name(dict(request.headers))
-        asked = await self._ask(request, agent, question, request_id, digest_body("chat", body), name=name)
+        asked = await self._ask(request, agent, question, request_id, digest, name=name)
         return await self._answer(request, asked, writer, is_stream=body.get("stream") is True)
 
     async def create_response(self, request: Request) -> Response:
         """Answer the input of a response."""
-        body = read_body(await request.body())
+        body, question, digest = await _read(request, "responses", read_response)
         caller = caller_of(request)
         agent = self._find_agent(caller, body.get("model"))
-        question = read_response(body)
         previous = self._read_previous(body)
         name = read_conversation_name(dict(request.headers), body.get("conversation"))
         request_id = self._choose_id(request, caller, agent)
@@ -159,7 +160,6 @@ class _OpenAIDoor:
         is_stream = body.get("stream") is True
         if (task := answer_task(question.text)) is not None:
             return self._answer_task(task, writer, is_stream=is_stream)
-        digest = digest_body("responses", body)
         asked = await self._ask(
             request, agent, question, request_id, digest, name=None if previous else name, previous=previous
         )
@@ -271,11 +271,11 @@ class _OpenAIDoor:
             if isinstance(writer, ChatWriter):
                 yield END
 
-        return make_stream(write(), {}, self._keep_alive_s)
+        return EventStreamResponse(write())
 
     async def _answer(self, request: Request, asked: _Asked, writer: Writer, *, is_stream: bool) -> Response:
         if is_stream:
-            return make_stream(self._write_stream(asked, writer), _headers(asked), self._keep_alive_s)
+            return EventStreamResponse(self._write_stream(asked, writer), headers=_headers(asked))
         answer = Answer(asked.answered)
         try:
             if not await _read_while_connected(request, self._read_all(asked, answer)):
@@ -296,7 +296,10 @@ class _OpenAIDoor:
             for data in writer.begin():
                 yield _encode(writer, data)
             try:
-                async for event in asked.reply:
+                async for event in read_with_pauses(asked.reply, self._keep_alive_s):
+                    if event is None:
+                        yield COMMENT
+                        continue
                     for data in writer.write_pieces(answer.add(event)):
                         yield _encode(writer, data)
                 sent = len(answer.delivered)
@@ -390,6 +393,19 @@ class _OpenAIDoor:
             if place is not None and reply is not None:
                 return _Asked(agent, caller, UserMessage(), conversations, place, reply)
         raise AnswerError(404, "there is no response with this id, or it is older than seven days", "response_not_found")
+
+
+async def _read(
+    request: Request, kind: str, read_message: Callable[[dict[str, Any]], UserMessage]
+) -> tuple[dict[str, Any], UserMessage, bytes]:
+    """Return the body of a request, its message, and the digest of what it asks. Raise HttpError."""
+    data = await request.body()
+
+    def parse() -> tuple[dict[str, Any], UserMessage, bytes]:
+        body = read_body(data)
+        return body, read_message(body), digest_body(kind, body)
+
+    return parse() if len(data) < _LARGE_BYTES else await asyncio.to_thread(parse)
 
 
 async def _read_while_connected(request: Request, reading: Awaitable[None]) -> bool:
