@@ -1,4 +1,4 @@
-"""A caller: whoever asks by a door, with a key."""
+"""A caller, who asks by a door with a key."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..domain.callers import person_below
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Whoever asks with a key, or one of the people for whom a front end uses its key."""
+    """The holder of a key, or one of the people for whom a front end uses its key."""
 
     name: str
     """The name of the key."""

@@ -1,6 +1,6 @@
 """The channel of doors: what is asked with a key goes to the gateway of an agent, and the events of its reply come back.
 
-A reply is fetched, so nothing has to be delivered: what a caller does not read now, the inbox has for seven days.
+A reply is fetched: the inbox has it for seven days for a caller who does not read it now.
 """
 
 from __future__ import annotations

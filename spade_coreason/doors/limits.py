@@ -229,7 +229,7 @@ class LimitedRequests:
         self.pending_bytes = 0
         """The bytes of all bodies that are not answered yet."""
         self._without_key = Counter[str]()
-        """Those of requests without a key, by address."""
+        """The bytes of bodies of requests without a key, by address."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         body = _LimitedBody(self, self._limits, scope, receive, send)

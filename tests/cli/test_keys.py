@@ -87,7 +87,7 @@ def test_a_list_shows_each_key_and_no_secret(project: Invoke) -> None:
     ("arguments", "problem"),
     [
         (["create", "website", "--agent", "nobody"], f'--agent: there is no agent "nobody"; the agents are {NOTES}, {ECHO}'),
-        (["create", "Web", "--agent", "notes"], "NAME: 'Web' is no name of a key"),
+        (["create", "Web", "--agent", "notes"], "NAME: 'Web' cannot be the name of a key"),
         (["create", "web", "--agent", "notes", "--jid", "carol"], "--jid: 'carol' is not a JID"),
         (["create", "web", "--agent", "notes", "--jid", "a@callers.invalid"], "--jid: "),
         (

@@ -18,8 +18,9 @@ async def test_bodies_of_strangers_do_not_keep_out_those_with_a_key() -> None:
         for number in range(20):
             client = await stack.enter_async_context(connect(settings))
             address = f"X-Forwarded-For: 203.0.113.{number}"
-            options = {"method": "POST", "key": None}
-            await client.send(request_of("/open-body", address, f"Content-Length: {SIZE}", **options) + bytes(SIZE - 1))
+            await client.send(
+                request_of("/open-body", address, f"Content-Length: {SIZE}", method="POST", key=None) + bytes(SIZE - 1)
+            )
         await eventually(lambda: requests.pending_bytes > 3 * SIZE)
         body = {"method": "POST", "body": bytes(SIZE)}
         refused = await ask(settings, "/open-body", "X-Forwarded-For: 198.51.100.1", key=None, **body)

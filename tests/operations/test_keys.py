@@ -126,12 +126,12 @@ async def test_an_end_is_chosen_or_never_comes(host: OperationHost) -> None:
 @pytest.mark.parametrize(
     ("values", "place", "problem"),
     [
-        ({"name": "A"}, "name", "is no name of a key; write 1 to 40"),
-        ({"name": "-a"}, "name", "is no name"),
-        ({"name": "a.b"}, "name", "is no name"),
-        ({"name": "a\n"}, "name", "is no name"),
-        ({"name": "ä"}, "name", "is no name"),
-        ({"name": "a" * 41}, "name", "is no name"),
+        ({"name": "A"}, "name", "cannot be the name of a key; write 1 to 40"),
+        ({"name": "-a"}, "name", "cannot be the name"),
+        ({"name": "a.b"}, "name", "cannot be the name"),
+        ({"name": "a\n"}, "name", "cannot be the name"),
+        ({"name": "ä"}, "name", "cannot be the name"),
+        ({"name": "a" * 41}, "name", "cannot be the name"),
         ({"name": "taken"}, "name", "taken is, or was, the name of another key"),
         ({"agents": ["nobody"]}, "agents", f'there is no agent "nobody"; the agents are {NOTES}, {ECHO}'),
         ({"agents": ["notes@elsewhere.example"]}, "agents", "there is no agent"),

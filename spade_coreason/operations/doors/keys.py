@@ -36,7 +36,7 @@ from ..host import OperationHost, describe_agents
 
 _DAY_S = 86_400
 LIFETIME_S, KEEP_S = 90 * _DAY_S, _DAY_S
-"""How long a key lives, and how long its secret of before is accepted after a rotation, unless the caller says otherwise."""
+"""The default lifetime of a key, and the default time for which its previous secret is accepted after a rotation."""
 MAX_LIFETIME_S, MAX_KEEP_S = 3_660 * _DAY_S, 30 * _DAY_S
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,39}", re.ASCII)
 
@@ -181,7 +181,7 @@ async def revoke_key(call: Call, arguments: OfKey) -> ListedKey:
 
 def _check_name(name: str) -> str:
     if _NAME.fullmatch(name) is None:
-        problem = f"{name!r:.60} is no name of a key; write 1 to 40 of a-z, 0-9 and -, and a letter or digit first"
+        problem = f"{name!r:.60} cannot be the name of a key; write 1 to 40 of a-z, 0-9 and -, and a letter or digit first"
         raise ConfigError("name", problem)
     if name.startswith(WEBHOOK_PREFIX):
         raise ConfigError("name", f"names that begin with {WEBHOOK_PREFIX} are those of webhooks; choose another name")
@@ -189,7 +189,7 @@ def _check_name(name: str) -> str:
 
 
 async def _find_agents(host: OperationHost, names: Sequence[str]) -> list[str]:
-    """Return the agents (bare JIDs) of names, each once. Raise ConfigError at `agents` for one that is not there."""
+    """Return the agents (bare JIDs) of names, each once. Raise ConfigError at `agents` for an unknown one."""
     known = await host.list_agents()
     found: dict[str, None] = {}
     for name in names:
@@ -210,7 +210,7 @@ async def _check_account(host: OperationHost, account: str) -> str:
     except ValueError as error:
         raise ConfigError("account", str(error)) from error
     if person in await host.list_agents():
-        raise ConfigError("account", f"{person} is an agent; leave it out, or give the JID of a person")
+        raise ConfigError("account", f"{person} is an agent; give the JID of a person, or none")
     return person
 
 
