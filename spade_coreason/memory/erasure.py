@@ -106,19 +106,26 @@ async def find_person_records(repository: AgentRepository, person: str) -> tuple
 
 
 async def erase_person(repository: AgentRepository, memory: AgentInteractionMemory | None, person: str) -> ErasureReport:
-    """Delete everything that one agent stores about a person (a JID), including requests that still wait."""
+    """Delete everything that one agent stores about a person (a JID), including requests that still wait.
+
+    The conversations of keys that stand for the person go too.
+    """
     person, _, conversation_ids = await find_person_records(repository, person)
+    report = ErasureReport()
+    for caller in await repository.find_callers_of(person):
+        report += await erase_person(repository, memory, caller)
     memories = await memory.aclear_conversations(conversation_ids) if memory is not None else 0
-    return ErasureReport.of(await repository.erase_person(person), memories)
+    return report + ErasureReport.of(await repository.erase_person(person), memories)
 
 
 async def delete_turns_of_person(repository: AgentRepository, person: str, should_go_on: Callable[[], bool]) -> int:
-    """Delete the turns in the conversations of a person (a bare JID), the oldest first, in short transactions.
+    """Delete the turns in the conversations of a person (a bare JID) and of their keys, the oldest first.
 
-    Return their number. The conversations stay, for `erase_person`. It ends early if `should_go_on` returns False.
+    It takes short transactions. Return their number. The conversations stay, for `erase_person`. It ends early if
+    `should_go_on` returns False.
     """
-    count = 0
-    for record in await repository.list_conversations(owner=person, limit=_NO_LIMIT):
+    count, owners = 0, [person, *await repository.find_callers_of(person)]
+    for record in [one for owner in owners for one in await repository.list_conversations(owner=owner, limit=_NO_LIMIT)]:
         while record.turns > _BATCH_TURNS and should_go_on():
             deleted = await repository.retention.delete_oldest(record.id, None, record.turns, _BATCH_TURNS)
             count += deleted

@@ -70,6 +70,7 @@ async def export_person(
     - `keys`: the keys that stand for the person at this agent, without their secrets. They are not deleted with the data.
     - `doors`: of a caller by a door, the `threads` of conversations that its client can name, and the `files` that it sent in
       the last seven days, without their data.
+    - `callers`: what is stored for the callers of those keys, each as an export of its own.
     - `requests`: the messages of the last seven days that are not finished, or that ended the process. Those whose turn was
       interrupted have its durable `steps`.
     - `finished_requests`: the number of the other messages of the last seven days. Their text is in the turns.
@@ -112,6 +113,9 @@ async def export_person(
             if repository.agent in (*key.agent_jids, *key.withdrawn_jids)
         ],
         "doors": await _export_door_data(repository, owner),
+        "callers": [
+            await export_person(repository, memory, caller, clock=clock) for caller in await repository.find_callers_of(owner)
+        ],
         "requests": telling,
         "finished_requests": len(requests) - len(telling),
     }

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 from ..contracts.base import format_rfc3339
-from ..domain.jid import bare_jid, parse_jid
+from ..domain.callers import is_caller, key_of
+from ..domain.jid import bare_jid, local_part, parse_jid
 from ..exceptions import ConfigError
 from ..memory import (
     ErasureReport,
@@ -100,8 +101,7 @@ async def delete_person(call: Call, arguments: OfWholePerson) -> PersonDeletion:
     agents, kept = await _find_reach(call, host, person)
     if host.database is None:
         return PersonDeletion(person, [], [], kept)
-    if await is_shared(host.database, person, await host.list_agents()):
-        raise _shared_error(person)
+    await _check_person(host, host.database, person)
     # Someone who deletes all about themselves is not named: the entry stays, and would be data about them.
     await call.record(PLATFORM_TRAIL, "people.delete", "a person", actor="a person" if call.actor.name == person else "")
     async with _refused(call, host, person, agents) as running:
@@ -146,16 +146,17 @@ async def export_whole_person(call: Call, arguments: OfWholePerson) -> dict[str,
     if host.database is None:
         return exported
     with _one_search(call, host.database):
-        if await is_shared(host.database, person, await host.list_agents()):
-            raise _shared_error(person)
+        await _check_person(host, host.database, person)
         await call.record(PLATFORM_TRAIL, "people.export", "a person", person=person)
         search = await _search(call, host, host.database, person, agents)
         requests = await find_requests(host.database, agents, search, person)
         for agent in agents:
             repository, memory = host.repository(agent), host.memory(agent)
             own = await export_person(repository, memory, person)
+            of_keys = {one["person"] for one in own["callers"]}
+            passed_on = [one for one in search.found if one.agent == agent and one.record.owner not in of_keys]
             own["passed_on"] = {
-                "conversations": [await export_cut(repository, memory, one) for one in search.found if one.agent == agent],
+                "conversations": [await export_cut(repository, memory, one) for one in passed_on],
                 "requests": [export_waiting(one) for one in requests if one.agent == agent],
             }
             if call.actor.kind is not CallerKind.PERSON or _holds_data(own):
@@ -189,9 +190,14 @@ def _parse_person(text: str) -> str:
         raise ConfigError("person", str(error)) from error
 
 
-def _shared_error(person: str) -> ConfigError:
-    problem = "is an agent or a chat room, and many people are behind it; name a person, or delete it with `sessions clear`"
-    return ConfigError("person", f"{person} {problem}")
+async def _check_person(host: OperationHost, database: Database, person: str) -> None:
+    """Raise ConfigError for a JID behind which others are: an agent, a room, or a key that stands for a person."""
+    if await is_shared(database, person, await host.list_agents()):
+        problem = "is an agent or a chat room, and many people are behind it; name a person, or delete it with `sessions clear`"
+        raise ConfigError("person", f"{person} {problem}")
+    key = await KeyRepository(database).find(local_part(key_of(person))) if is_caller(person) else None
+    if key is not None and key.account:
+        raise ConfigError("person", f"{person} is a key of {key.account}, who has the data; name {key.account}")
 
 
 async def _find_reach(call: Call, host: OperationHost, person: str) -> tuple[list[str], list[KeptData]]:

@@ -165,8 +165,14 @@ class LiveErasure:
             values[COMPACTION_VARIABLE] = stored[COMPACTION_VARIABLE]
         return cut.report
 
-    async def erase_person(self, owner: str) -> ErasureReport:
-        """Delete all data about a person (a bare JID)."""
+    async def erase_person(self, person: str) -> ErasureReport:
+        """Delete all data about a person (a bare JID), also the conversations of keys that stand for them."""
+        report = ErasureReport()
+        for owner in (*await self._services.repository.find_callers_of(person), person):
+            report += await self._erase_owner(owner)
+        return report
+
+    async def _erase_owner(self, owner: str) -> ErasureReport:
         services, mailboxes = self._services, list(self._services.mailboxes.of_sender(owner))
         services.mailboxes.drop_unqueued(owner)
         asked = await services.repository.questions.delete_about(owner)  # before: an answer would queue its request

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Select, delete, insert, select
 
+from ..domain.callers import is_caller
 from ..domain.texts.error_chain import ErrorChain, dump_error_chain, load_error_chain
 from .backends.database import Commit, Database
 from .records import StoredConversation, from_micros, to_micros
@@ -119,9 +120,10 @@ def delete_incidents_of_person(connection: Connection, agent: str, person: str) 
 
 def delete_incidents_of_conversation(connection: Connection, agent: str, record: StoredConversation) -> int:
     """Delete the incidents of a conversation in a transaction of the writer, and return their number."""
-    is_of_owner = (incidents.c.agent == agent, incidents.c.person == record.owner)
-    statement = delete(incidents).where(*is_of_owner, incidents.c.conversation_id == record.conversation_id)
-    return connection.execute(statement).rowcount
+    conditions = [incidents.c.agent == agent, incidents.c.conversation_id == record.conversation_id]
+    if not is_caller(record.owner):  # those of a key are the person's for whom it stands
+        conditions.append(incidents.c.person == record.owner)
+    return connection.execute(delete(incidents).where(*conditions)).rowcount
 
 
 def delete_incidents_by_number(connection: Connection, agent: str, numbers: Sequence[str]) -> int:

@@ -20,7 +20,8 @@ from typing import Any, NamedTuple
 from pydantic_core import from_json
 from sqlalchemy import Connection, Select, delete, func, null, select, update
 
-from ..domain.channel_kinds import PERSON, PROGRAM, ROOM, SCHEDULE_CHANNEL
+from ..domain.callers import is_caller
+from ..domain.channel_kinds import DOOR, PERSON, PROGRAM, ROOM, SCHEDULE_CHANNEL
 from ..domain.messages import ROOT_SENDER, InboundRequest
 from .audit import erase_person_entries
 from .backends.database import Database
@@ -231,7 +232,9 @@ def _read_turn(row: Any, agents: Collection[str]) -> _ReadTurn | None:
             if channel == "notification" or (channel == SCHEDULE_CHANNEL and row.owner == row.agent):
                 return None  # the agent wrote by itself: nobody is behind it
             is_passed_on = row.owner in agents or lineage.get("root_request_id") != meta.get("request_id")
-            if (channel == PROGRAM.name and not is_passed_on) or (channel == PERSON.name and "nickname" not in meta):
+            if (channel in (PROGRAM.name, DOOR.name) and not is_passed_on) or (
+                channel == PERSON.name and "nickname" not in meta
+            ):
                 return None
             root = ""
         blocks = [block.get("data") for block in output.get("data", ())]
@@ -459,8 +462,8 @@ async def is_shared(database: Database, person: str, agents: Collection[str]) ->
     They are those of a room, or of an agent of another platform: it has passed on requests, and no chat came from it. A request
     alone proves nothing, because its sender writes who is behind it.
     """
-    if person in agents:
-        return True
+    if person in agents or is_caller(person):  # a key may stand for a person, who is then the one behind it
+        return person in agents
     query = (
         select(interactions, conversations.c.agent, conversations.c.owner)
         .join(conversations, conversations.c.id == interactions.c.conversation)

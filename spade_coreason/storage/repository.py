@@ -13,6 +13,7 @@ from sqlalchemy import CompoundSelect, Connection, Row, Select, delete, func, in
 
 from ..contracts import ConversationState
 from ..contracts.base import utc_now
+from ..domain.callers import caller_address
 from ..domain.identifiers import choose_conversation_id
 from ..domain.preferences import PREFERENCES_SCOPE
 from ..exceptions import StoreError
@@ -30,7 +31,7 @@ from .backends.statements import (
     SAVE_CONVERSATION,
     SAVE_VARIABLE,
 )
-from .doors.api_keys import find_keys, withdraw_keys
+from .doors.api_keys import KeyRepository, find_keys, withdraw_keys
 from .doors.callers import DoorRepository
 from .erasure import (
     PERSON_SCOPES,
@@ -483,6 +484,11 @@ class AgentRepository:
             return True
 
         return self.database.run(reject)
+
+    async def find_callers_of(self, person: str) -> list[str]:
+        """Return the addresses of the callers who stand, or stood, for a person (a bare JID) at this agent, by name."""
+        keys = await KeyRepository(self.database).load_of(person) if person else []
+        return [caller_address(key.name) for key in keys if self.agent in (*key.agent_jids, *key.withdrawn_jids)]
 
     async def find_keys(self, person: str) -> list[str]:
         """Return the names of the keys for this agent that stand for a person (a bare JID), or whose address that is."""

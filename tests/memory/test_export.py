@@ -210,6 +210,7 @@ async def test_the_export_contains_everything_that_is_erased_and_is_empty_afterw
         "questions",
         "parked_requests",
         "keys",
+        "callers",
     )
     empty = await export_person(repository, memory, ALICE)
     assert not any(empty[kind] for kind in kinds)
