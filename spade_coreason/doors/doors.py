@@ -58,6 +58,10 @@ class DoorAgent:
         """True while the agent runs. Otherwise the methods that ask it raise ConnectionError."""
         return self._channel.is_open
 
+    def is_allowed(self, caller: Caller) -> bool:
+        """Return True if a caller has access now. What reads stored requests without asking the agent has to look here."""
+        return self._channel.is_allowed(caller)
+
     @property
     def repository(self) -> AgentRepository:
         """The stored data of the agent."""

@@ -160,7 +160,7 @@ class AgentHandler(RequestHandler):
         task = found.progress.snapshot() if isinstance(found, LiveTask) else found
         if message.context_id and message.context_id != task.context_id:
             raise InvalidParamsError("contextId is not that of the task; send the message without it")
-        if isinstance(found, LiveTask) and found.is_answered_by(message.message_id):
+        if self._live.has_answered(caller, task.id, message.message_id):
             return found
         if not isinstance(found, LiveTask):
             raise UnsupportedOperationError("the task is over; send the message without taskId, with its contextId")
@@ -172,7 +172,7 @@ class AgentHandler(RequestHandler):
             raise InvalidParamsError(f"the answer does not fit the question: {answered.problem}")
         if answered.outcome == "taken":
             stored = make_message(message.message_id, task.id, task.context_id, message.parts, is_user=True)
-            found.go_on(stored)
+            self._live.note_answer(found, stored)
         return found
 
     # Tasks

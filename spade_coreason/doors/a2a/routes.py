@@ -30,7 +30,8 @@ _RETRY_AFTER_S = 5.0
 
 def make_a2a_routes(doors: Doors, url: str) -> DoorRoutes:
     """Make the routes of the agents behind the A2A door. `url` is the public address of the server."""
-    logging.getLogger("a2a").setLevel(logging.CRITICAL)  # anyone can send what it warns of, and it quotes that
+    for name in ("a2a.server", "a2a.utils"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # anyone can send what they warn of, and they quote that
     app = A2ADoor(doors, url.rstrip("/"))
     return DoorRoutes(routes=(Route(f"{PATH}/{{agent}}", app), Route(f"{PATH}/{{agent}}/{{rest:path}}", app)))
 
@@ -45,11 +46,14 @@ class A2ADoor:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         name = scope["path_params"]["agent"]
-        agent = self._doors.find(DOOR, caller_of(HTTPConnection(scope)), name)
+        caller = caller_of(HTTPConnection(scope))
+        agent = self._doors.find(DOOR, caller, name)
         if agent is None:
             raise HttpError(404, "this key opens no agent of this name by A2A; correct the address")
         if not agent.is_open:
             raise HttpError(503, "the agent does not run at the moment; try again", retry_after_s=_RETRY_AFTER_S)
+        if not agent.is_allowed(caller):
+            raise HttpError(403, "you have no access to this agent; ask its operator")
         made_for, router = self._routers.get(name, (None, None))
         if router is None or made_for is not agent:
             router = _make_router(agent, self._url, f"{self._url}{PATH}/{name}")

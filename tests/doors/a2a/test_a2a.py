@@ -300,6 +300,8 @@ async def test_a_question_to_the_caller_is_answered_by_the_next_message(url: str
         done = await send(client, message_of("blue", "m3", task_id=task.id))
         assert (done.id, state_of(done)) == (task.id, "COMPLETED")
         assert text_of(done).endswith("painted blue")
+        again = await send(client, message_of("blue", "m3", task_id=task.id))
+        assert (again.id, state_of(again)) == (task.id, "COMPLETED")
         with pytest.raises(UnsupportedOperationError):
             await send(client, message_of("red", "m4", task_id=task.id))
 
@@ -487,6 +489,16 @@ async def test_a_key_is_needed_also_for_the_card(server: A2AServer) -> None:
     assert not card.capabilities.push_notifications
     assert {each.url for each in card.supported_interfaces} == {server.url}
     assert card.security_schemes["key"].http_auth_security_scheme.scheme == "Bearer"
+
+
+async def test_who_has_no_access_any_more_reads_nothing(server: A2AServer) -> None:
+    async with server.client() as client, server.http() as http:
+        task = await send(client, message_of("hello", "m1"))
+        access = server.running.runtime.gateway.access
+        access.callers = {address: account for address, account in access.callers.items() if address != CALLERS[KEY].address}
+        for method in ("GetTask", "CancelTask", "SubscribeToTask"):
+            assert (await http.post(server.url, json=_call(method, {"id": task.id}))).status_code == 403
+        assert (await http.post(server.url, json=_call("ListTasks", {}))).status_code == 403
 
 
 async def test_a_wrong_request_is_refused_without_a_turn(server: A2AServer, desk: Desk) -> None:
