@@ -134,6 +134,7 @@ UNSEEN = {
     "conversation.on_restart": "it is read at a restart: tests/runtime/test_runner_restart.py",
     "memory.tokenizer": "it chooses a function: tests/memory/test_memory_docs.py",
     "limits.grace_s": "it is read when the platform stops: tests/cli/test_reload.py",
+    "web.openai.system_prompt": "it is read with a request: tests/doors/openai/test_chat.py",
     "web.proxies": "they are believed about clients: tests/doors/test_guard.py",
     "agents[].password_file": "it is in place of the password: tests/config/test_secrets.py",
     "agents[].directory": "it is in place of an agent: tests/app/test_directory.py",
