@@ -44,7 +44,8 @@ def test_a_person_sees_what_the_secret_is_for(project: Invoke, tmp_path: Path) -
     screen = terminal.screen.replace("\r", "")
     assert SECRET.match(screen)
     assert f"the secret of the webhook ci for {NOTES}. It is shown this once." in screen
-    assert "/webhooks/ci" in screen
+    assert "http://127.0.0.1:8080/webhooks/ci" in screen
+    assert "add `web: {}` to the configuration" in screen
 
 
 def test_a_secret_that_the_sender_has_made_is_taken_from_a_file_or_standard_input(project: Invoke, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from ..account import data_option
 from ..completion import complete_agents, complete_webhooks
 from ..context import CLIGroup
 from ..operations import describe_none, open_platform, parse_duration
-from ..settings import config_option
+from ..settings import config_option, load_storage_settings
 from ..terminal.console import format_time, print_cleaned, print_json, print_line, print_table
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def create(
     wanted = {"name": name, "agent": agent, "kind": kind, "thread": thread, "secret": _read_secret(secret)}
     with open_platform(file, data, changes=True, creates_directory=True) as platform:
         issued = platform.perform(create_webhook, create_webhook.read_arguments(wanted))
-    _print_secret(issued)
+    _print_secret(issued, file, data)
 
 
 @command.command("list")
@@ -147,7 +147,7 @@ def rotate(file: Path | None, data: Path | None, name: str, keep: str, secret: s
     wanted = {"name": name, "keep_s": keep_s, "secret": _read_secret(secret)}
     with open_platform(file, data, changes=True) as platform:
         issued = platform.perform(rotate_webhook, rotate_webhook.read_arguments(wanted))
-    _print_secret(issued)
+    _print_secret(issued, file, data)
 
 
 @command.command("revoke")
@@ -184,12 +184,17 @@ def _read_secret(file: str | None) -> str:
     return secret
 
 
-def _print_secret(issued: IssuedWebhook) -> None:
+def _print_secret(issued: IssuedWebhook, file: Path | None, data: Path | None) -> None:
     """Print a secret: alone if the output is no terminal, else with its use."""
     print_cleaned(issued.secret)
     if not sys.stdout.isatty():
         return
-    webhook = issued.webhook
+    from ...config import WebSettings
+
+    webhook, settings = issued.webhook, load_storage_settings(file, data)
+    url = (settings.web or WebSettings()).public_url
     print_line()
     print_line(f"This is the secret of the webhook {webhook.name} for {webhook.agent}. It is shown this once.")
-    print_line(f"Its sender needs it, and this address below that of the HTTP server: {webhook.path}")
+    print_line(f"Its sender needs it, and this address: {url}{webhook.path}")
+    if not any(each.jid == webhook.agent and "webhook" in each.doors for each in settings.agents):
+        print_line("Before, add `web: {}` to the configuration if it is missing, and `doors: [webhook]` to the agent.")
