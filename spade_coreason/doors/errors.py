@@ -20,7 +20,6 @@ _OPENAI_TYPES = {
 
 _TEXTS = {
     HTTPStatus.NOT_FOUND: "there is nothing at this path; correct the address",
-    HTTPStatus.METHOD_NOT_ALLOWED: "this path has other methods; the header Allow names them",
 }
 """The texts of errors for which Starlette has only the name of the status."""
 
@@ -44,7 +43,10 @@ def make_error_response(path: str, error: HTTPException) -> JSONResponse:
     """Make the response to a request for a path: OpenAI's shape below /v1, else `{"error": {"message": …}}`."""
     status = error.status_code
     is_bare = error.detail == HTTPStatus(status).phrase
-    body = make_error_body(path, status, _TEXTS.get(HTTPStatus(status), error.detail) if is_bare else error.detail)
+    text = _TEXTS.get(HTTPStatus(status), error.detail) if is_bare else error.detail
+    if is_bare and status == HTTPStatus.METHOD_NOT_ALLOWED:
+        text = f"this path is for other methods: {(error.headers or {}).get('Allow', 'the header Allow names them')}"
+    body = make_error_body(path, status, text)
     return JSONResponse(body, status, error.headers)
 
 

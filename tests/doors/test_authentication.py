@@ -94,6 +94,7 @@ async def test_other_methods_and_upgrades_need_a_key_too() -> None:
         assert (await ask(settings, "/whoami", *upgrade)).status == 200  # the wish for another protocol is ignored
         reply = await ask(settings, "/whoami", method="PUT")
     assert (reply.status, set(reply.headers["allow"].split(", "))) == (405, {"GET", "HEAD"})
+    assert f"this path is for other methods: {reply.headers['allow']}" in reply.body.decode()
 
 
 async def test_wrong_keys_are_limited_and_a_right_one_is_not(caplog: pytest.LogCaptureFixture) -> None:

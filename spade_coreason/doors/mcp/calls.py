@@ -149,7 +149,7 @@ class AgentToolCall:
             if answer is not None or self._tool.needs_arguments:
                 raise ValueError("there is no request with this request_id, or it is older than seven days")
         if not arguments.payload and self._tool.needs_arguments:
-            raise ValueError("the call has no arguments for the agent")
+            raise ValueError("the call has no arguments for the agent; give those of the input schema, such as `query`")
         capability = self._tool.capability
         await asyncio.to_thread(capability.validate_input, arguments.payload)
         return self._agent.ask(

@@ -80,7 +80,7 @@ def read_body(data: bytes) -> dict[str, Any]:
     except ValueError as error:
         raise HttpError(400, "the body is no JSON; send a JSON object") from error
     if not isinstance(body, dict):
-        raise HttpError(400, "the body is no JSON object")
+        raise HttpError(400, 'the body is no JSON object; send one, such as {"model": …}')
     return body
 
 
@@ -166,7 +166,7 @@ def _read_question(message: Mapping[str, Any], question: UserMessage) -> None:
     if len(question.links) + len(question.files) > MAX_FILES:
         raise HttpError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a message may have {MAX_FILES} files")
     if not question.text and not question.links and not question.files:
-        raise HttpError(400, "the last message is empty")
+        raise HttpError(400, "the last message is empty; write its text as `content`, or as `input` of a response")
 
 
 def _add_file(question: UserMessage, part: Mapping[str, Any]) -> None:

@@ -125,7 +125,10 @@ class _OpenAIDoor:
     def _find_agent(self, caller: Caller, name: object) -> DoorAgent:
         agent = self._doors.find(_DOOR, caller, name) if isinstance(name, str) else None
         if agent is None:
-            text = "there is no such model, or your key does not open it; GET /v1/models lists them"
+            given = (
+                "there is no such model, or your key does not open it" if isinstance(name, str) else "`model` names no agent"
+            )
+            text = f"{given}; GET /v1/models lists those of your key"
             raise AnswerError(404, text, "model_not_found", param="model")
         return agent
 
