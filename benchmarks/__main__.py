@@ -75,7 +75,7 @@ QUICK_SESSIONS = SessionLoad((100, 2_000), rounds=1, times=5, turns=400)
 RECALL = "recall"
 LLM_OVERHEAD = "thinking"
 DOORS = "doors"
-FULL_DOORS, QUICK_DOORS = DoorLoad(10, 300), DoorLoad(2, 20)
+FULL_DOORS, QUICK_DOORS = DoorLoad(60, 50), DoorLoad(2, 20)
 EXCHANGE = "exchange"
 FULL_EXCHANGE = Load(rounds=12, messages=1024, pings=30)
 QUICK_EXCHANGE = Load(rounds=1, messages=128, pings=10)
