@@ -70,7 +70,7 @@ async def export_person(
     - `keys`: the keys that stand for the person at this agent, without their secrets. They are not deleted with the data.
     - `doors`: of a caller by a door, the `threads` of conversations that its client can name, and the `files` that it sent in
       the last seven days, without their data.
-    - `callers`: what is stored for the callers of those keys, each as an export of its own.
+    - `callers`: an export for the caller of each of those keys.
     - `requests`: the messages of the last seven days that are not finished, or that ended the process. Those whose turn was
       interrupted have its durable `steps`.
     - `finished_requests`: the number of the other messages of the last seven days. Their text is in the turns.

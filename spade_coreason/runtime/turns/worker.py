@@ -199,7 +199,7 @@ class RequestHandler:
         if self._outbox.late_replies:
             await self._outbox.wait_until_arrived(bare_jid(incoming.reply_address))
         was_parked = incoming.earlier_runs is not None
-        may_have_lost = was_parked or queued.received_at_s <= self._revocation.changed_at_s
+        may_have_lost = was_parked or incoming.kind.is_door or queued.received_at_s <= self._revocation.changed_at_s
         if may_have_lost and self._revocation.has_lost_access(incoming):
             self._revocation.refuse(queued)
             self._inbox.close(queued.inbox_row)
