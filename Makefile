@@ -7,7 +7,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # Twice the cores, because the tests wait much for servers; at most eight.
 TEST_PROCESSES ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 4 ? 2 * n : 8)))
 
-.PHONY: help demo test test-all test-release test-semantic test-llm chaos chaos-floods conformance conformance-mcp conformance-a2a check release docs docs-serve bench bench-check bench-peers bench-pictures pictures servers browser format clean
+.PHONY: help demo test test-all test-release test-semantic test-llm chaos chaos-floods conformance check release docs docs-serve bench bench-check bench-peers bench-pictures pictures servers browser format clean
 
 help:
 	@echo 'make demo            agents that talk, in this terminal; what it needs is set up in $(VENV)'
@@ -79,7 +79,7 @@ chaos: $(VENV)/.ready
 	@$(BIN)/python -m tests.chaos floods --write
 	@$(BIN)/python -m tests.chaos attacks --seconds $(ATTACK_SECONDS) --write
 
-# The suites of the protocols; their results go into docs/development/conformance.md.
+# The suites of the protocols, each alone by its name (conformance-mcp, conformance-a2a); their results go into docs/development/conformance.md.
 MCP_CONFORMANCE ?= build/mcp-conformance
 conformance: conformance-mcp conformance-a2a
 
