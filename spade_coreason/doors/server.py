@@ -11,6 +11,7 @@ import logging
 import resource
 import socket
 import ssl
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Mount, Route, Router
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn import Config
 from uvicorn.server import ServerState
 
@@ -232,17 +233,36 @@ class _HealthRoutes:
 
 
 def _build_app(doors: Sequence[DoorRoutes], health: _HealthRoutes, find_caller: FindCaller, limits: HttpLimits) -> ASGIApp:
-    protected = Router([route for door in doors for route in door.routes], redirect_slashes=False)
+    protected = Router(_with_other_methods([route for door in doors for route in door.routes]), redirect_slashes=False)
     routes = [
         Route("/healthz", health.is_alive),
         Route("/readyz", health.is_ready),
-        *(route for door in doors for route in door.open_routes),
+        *_with_other_methods([route for door in doors for route in door.open_routes]),
         # All else needs a key, whatever its path is.
         Mount("", Authentication(protected, find_caller, limits.requests_per_key)),
     ]
     app = Starlette(routes=routes, exception_handlers={HTTPException: _answer_error, Exception: _answer_failure})
     app.router.redirect_slashes = False
     return app
+
+
+def _with_other_methods(routes: Sequence[BaseRoute]) -> list[BaseRoute]:
+    """Return the routes, and for each path a last one that refuses all methods but those of its routes."""
+    allowed: defaultdict[str, set[str]] = defaultdict(set)
+    for route in routes:
+        if isinstance(route, Route) and route.methods is not None:
+            allowed[route.path] |= route.methods
+    return [*routes, *(Route(path, _OtherMethods(methods)) for path, methods in allowed.items())]
+
+
+class _OtherMethods:
+    """An application that refuses a method. Starlette names the methods of the first route of a path only."""
+
+    def __init__(self, allowed: set[str]) -> None:
+        self._allowed = ", ".join(sorted(allowed))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        raise HTTPException(405, headers={"Allow": self._allowed})
 
 
 async def _answer_error(request: Request, error: Exception) -> Response:

@@ -163,7 +163,7 @@ class WebStatus:
     """The webhooks that refuse events until their secrets are rotated."""
 
     def __str__(self) -> str:
-        return f"{self.url} ({', '.join(self.doors) or 'no agent lists doors'})"
+        return f"{self.url} ({', '.join(self.doors) or 'no agent lists doors; add doors: [openai] to one'})"
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,6 +97,16 @@ async def test_other_methods_and_upgrades_need_a_key_too() -> None:
     assert f"this path is for other methods: {reply.headers['allow']}" in reply.body.decode()
 
 
+async def test_a_wrong_method_is_told_all_methods_of_the_path() -> None:
+    settings = web_settings()
+    async with serve(settings, ExampleDoor()):
+        reply = await ask(settings, "/body", method="PUT")
+        assert (reply.status, reply.headers["allow"]) == (405, "DELETE, POST")
+        reply = await ask(settings, "/open/ada", method="POST", key=None)
+        assert (reply.status, reply.headers["allow"]) == (405, "GET, HEAD")
+        assert (await ask(settings, "/body", method="PUT", key=None)).status == 401
+
+
 async def test_wrong_keys_are_limited_and_a_right_one_is_not(caplog: pytest.LogCaptureFixture) -> None:
     settings = web_settings()
     with caplog.at_level(logging.DEBUG):

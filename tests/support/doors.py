@@ -49,6 +49,7 @@ class ExampleDoor:
                 Route("/v1/whoami", self._tell_caller),
                 Route("/whoami", self._tell_caller),
                 Route("/body", self._count_body, methods=["POST"]),
+                Route("/body", self._tell_caller, methods=["DELETE"]),
                 Route("/unread", self._tell_caller, methods=["POST"]),
                 Route("/stream", self._stream),
                 Route("/large", self._send_much),
