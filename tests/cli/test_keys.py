@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from spade_coreason.domain.callers import caller_address
+from spade_coreason.doors.caller import Caller
 from tests.cli.conftest import Invoke
 from tests.support.program import RunningCommand
 from tests.support.terminal import Terminal
@@ -53,6 +55,12 @@ def test_a_person_sees_what_the_secret_is_for_and_how_to_try_it(
     port = 8080 if web is None else 8123
     assert f'curl http://127.0.0.1:{port}/v1/models -H "Authorization: Bearer {secret}"' in screen
     assert ("Add `web: {}` to the configuration" in screen) == (web is None)
+
+
+def test_the_address_of_a_person_below_a_key_is_that_of_their_requests(project: Invoke) -> None:
+    caller = Caller("webui", caller_address("webui"), "", frozenset(), names_users=True)
+    shown = project("keys", "person", "webui", "ada@example.org")
+    assert (shown.exit_code, shown.stdout) == (0, f"{caller.for_user('ada@example.org').address}\n")
 
 
 def test_a_list_shows_each_key_and_no_secret(project: Invoke) -> None:

@@ -174,6 +174,22 @@ def revoke(file: Path | None, data: Path | None, name: str) -> None:
     print_line(f"The key {key.name} is revoked.")
 
 
+@command.command("person")
+@click.argument("name", shell_complete=complete_keys)
+@click.argument("user")
+def person(name: str, user: str) -> None:
+    """Print the address of a person below a key, which `people export` and `people delete` take.
+
+    NAME is the key of a front end (--users-by-header). USER is the person as its header names them.
+
+    \b
+      spade-coreason people export "$(spade-coreason keys person webui 4f1c)"
+    """
+    from ...domain.callers import person_below
+
+    print_line(person_below(name, user))
+
+
 def _print_secret(issued: IssuedKey, file: Path | None, data: Path | None) -> None:
     """Print a secret: alone if the output is no terminal, else with its use."""
     print_cleaned(issued.secret)
