@@ -60,7 +60,7 @@ test-all: test test-release
 
 # What takes minutes: a room of a thousand; a process that is killed thousands of times while it writes its memory; a
 # text, turn or file that could stop ten agents, for a minute each; a request that ends the process under twenty agents and fifty long turns; durable steps under 200 kills; notifications, due times, questions
-# and approvals under 200 on both servers; attacks, kills and cuts, whose tables go into docs/development/chaos.md (two hours); thousands of mutated stanzas, others in each run.
+# and approvals under 200 on both servers; requests by doors under 250; attacks, kills and cuts, whose tables go into docs/development/chaos.md (two hours); thousands of mutated stanzas, others in each run.
 ATTACK_SECONDS ?= 60
 chaos: $(VENV)/.ready
 	@OCCUPANTS=998 $(BIN)/pytest tests/xmpp/muc/test_crowds.py
@@ -69,7 +69,8 @@ chaos: $(VENV)/.ready
 	@STEP_KILLS=100 $(BIN)/pytest tests/app/test_steps.py
 	@INITIATIVE_KILLS=200 $(BIN)/pytest tests/app/test_initiative.py
 	@QUESTION_KILLS=200 $(BIN)/pytest tests/app/test_question_kills.py
-	@WEBHOOK_KILLS=100 $(BIN)/pytest tests/app/test_webhook_kills.py
+	@WEBHOOK_KILLS=50 $(BIN)/pytest tests/app/test_webhook_kills.py
+	@OPENAI_KILLS=50 $(BIN)/pytest tests/doors/openai/test_kills.py
 	@A2A_KILLS=50 $(BIN)/pytest tests/doors/a2a/test_kills.py
 	@MCP_KILLS=50 $(BIN)/pytest tests/doors/test_mcp_platform.py -k kill_9
 	@EXAMPLES=5000 $(BIN)/pytest tests/xmpp/test_mutations.py tests/xmpp/codec/test_mutations.py

@@ -96,7 +96,7 @@ class Sender:
 
 @pytest.mark.embedded
 @pytest.mark.timeout(3600)
-@short_and_long_in_release("WEBHOOK_KILLS", 2, 20)
+@short_and_long_in_release("WEBHOOK_KILLS", 2, 10)
 @pytest.mark.parametrize("kind", ["standard", "github"])
 async def test_an_accepted_event_is_answered_once_whenever_the_process_dies(
     tmp_path: Path, kind: WebhookKind, count: int

@@ -61,7 +61,7 @@ async def connect(port: int, key: str, mode: Any) -> AsyncIterator[Client]:
 
 
 @pytest.mark.timeout(3000)
-@short_and_long_in_release("MCP_KILLS", 2, 20)
+@short_and_long_in_release("MCP_KILLS", 2, 10)
 async def test_a_client_that_comes_back_after_kill_9_gets_the_one_answer(tmp_path: Path, count: int) -> None:
     print(f"CHAOS_SEED={SEED}")
     rng, log, [port] = random.Random(SEED), tmp_path / "runs.log", find_free_ports(1)

@@ -45,7 +45,7 @@ def expected(query: str) -> str:
 
 
 @pytest.mark.timeout(3000)
-@short_and_long_in_release("OPENAI_KILLS", 2, 30)
+@short_and_long_in_release("OPENAI_KILLS", 2, 10)
 async def test_each_accepted_request_is_answered_once_after_kill_9(tmp_path: Path, count: int) -> None:
     print(f"CHAOS_SEED={SEED}")
     rng, [port] = random.Random(SEED), find_free_ports(1)
