@@ -140,10 +140,10 @@ def test_a_shell_completes_the_names_of_keys_that_are_not_revoked(project: Invok
 
 
 def test_a_running_platform_makes_lists_and_revokes_keys(platform: RunningCommand, invoke_beside_platform: Invoke) -> None:
-    created = invoke_beside_platform("keys", "create", "beside", "--agent", "notes", "--jid", "guest@localhost")
+    created = invoke_beside_platform("keys", "create", "beside", "--agent", "notes", "--jid", "carol@example.org")
     assert SECRET.fullmatch(created.stdout), created.output
     [key] = [key for key in json.loads(invoke_beside_platform("keys", "list", "--json").stdout) if key["name"] == "beside"]
-    assert (key["account"], key["state"]) == ("guest@localhost", "live")
+    assert (key["account"], key["state"]) == ("carol@example.org", "live")
     trail = json.loads(invoke_beside_platform("audit", "list", "--agent", "notes", "--json").stdout)
     assert ("keys.create", "key beside") in [(entry["action"], entry["resource"]) for entry in trail]
     assert SECRET.fullmatch(invoke_beside_platform("keys", "rotate", "beside").stdout)

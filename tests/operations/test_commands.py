@@ -49,6 +49,7 @@ LINES_WITHOUT = {
     "chat": "is a client, as that of a person",
     "ask": "is a client, as that of a person",
     "invite": "prints an address",
+    "keys person": "prints an address",
     "check": "reads a configuration, and no data",
     "init": "writes a project",
     "completion": "prints a script",

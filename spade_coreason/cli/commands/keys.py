@@ -183,6 +183,7 @@ def person(name: str, user: str) -> None:
     NAME is the key of a front end (--users-by-header). USER is the person as its header names them.
 
     \b
+      spade-coreason keys person webui 4f1c
       spade-coreason people export "$(spade-coreason keys person webui 4f1c)"
     """
     from ...domain.callers import person_below
