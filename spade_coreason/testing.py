@@ -862,6 +862,8 @@ class AgentTester:
                     await runner.initiative.wait_until_idle()
                     await runner.wait_until_idle()
                 await self._network.wait_until_delivered()
+                if self._database is not None and self._database.has_writes:
+                    await self._database.submit([]).wait()
             busy = next((broker for broker in brokers if broker.is_busy(self._agent_specs)), None)
             if busy is None:
                 break
@@ -871,9 +873,9 @@ class AgentTester:
         self._raise_model_problem()
 
     def _is_busy(self) -> bool:
-        runners = self.runners.values()
-        return bool(self._network.in_flight_count) or any(
-            runner.turns_in_flight or runner.initiative.is_busy for runner in runners
+        has_writes = self._database is not None and self._database.has_writes  # such as the end of a request that waits
+        return bool(self._network.in_flight_count or has_writes) or any(
+            runner.turns_in_flight or runner.initiative.is_busy for runner in self.runners.values()
         )
 
     @property

@@ -9,6 +9,7 @@ import pytest
 
 from spade_coreason import AgentClient, AgentRequest, ResponseHandler, SessionHandle
 from tests.support.hosting import FunctionAgent, Tunnel, endpoint_of, run_agent
+from tests.support.servers.clients import StockClient
 from tests.support.servers.server import XmppServer
 from tests.support.wait import TIMEOUT_S, eventually
 
@@ -44,3 +45,19 @@ async def test_an_answer_arrives_after_the_programs_session_was_lost(
             release.set()
             assert (await ask_task).text == "here you are"
             assert connection.session_count == 2
+
+
+async def test_a_logout_that_is_cancelled_ends_the_session_all_the_same(real_server: XmppServer) -> None:
+    jid, password = await real_server.account()
+    async with StockClient(jid, password, real_server) as other:
+        client = AgentClient(f"{jid}/leaving", password, endpoint_of(real_server), on_text=print)
+        await client.__aenter__()
+        logout = asyncio.create_task(client.__aexit__(None, None, None))
+        await asyncio.sleep(0)  # it has begun
+        logout.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await logout
+        async with asyncio.timeout(TIMEOUT_S):
+            while (presence := await other.presences.get())["type"] != "unavailable":
+                pass
+        assert presence["from"] == f"{jid}/leaving"

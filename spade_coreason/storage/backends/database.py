@@ -260,6 +260,11 @@ class Database(ABC):
         """True while the database accepts no writes."""
         return self.failure is not None
 
+    @property
+    def has_writes(self) -> bool:
+        """True while writes are on their way. Those that are deferred do not count."""
+        return self._is_writing or bool(self._pending)
+
     async def close(self) -> None:
         """Write everything pending and close the database."""
         if self._is_closed:

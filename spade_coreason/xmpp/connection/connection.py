@@ -134,7 +134,15 @@ class Connection:
                     raise
 
     async def close(self) -> None:
-        """Send what is queued, then end the session. An attempt of `open` ends with ConnectError."""
+        """Send what is queued, then end the session, also if this is cancelled. An attempt of `open` ends with ConnectError."""
+        ending = asyncio.create_task(self._end())
+        try:
+            await asyncio.shield(ending)
+        except asyncio.CancelledError:
+            await ending  # else the session stays on the server for minutes, which passes messages on to it and to nobody else
+            raise
+
+    async def _end(self) -> None:
         self._is_closing = True
         if self._supervisor is not None:
             self._supervisor.cancel()

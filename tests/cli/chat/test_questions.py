@@ -76,7 +76,8 @@ def test_a_chat_without_a_terminal_shows_the_rest_of_the_reply_after_the_answer(
 def test_the_rest_of_a_reply_waits_for_the_next_chat(platform: RunningCommand) -> None:
     assert run_command("chat", "moody", cwd=platform.cwd, stdin="pay\n").returncode == 6
     [one] = json.loads(run_command("approvals", "list", "--json", cwd=platform.cwd).stdout)
-    run_command("approvals", "approve", one["id"], cwd=platform.cwd)
+    approved = run_command("approvals", "approve", one["id"], cwd=platform.cwd)
+    assert approved.returncode == 0, approved.stderr
     with open_chat(platform.cwd) as chat:
         read_until(chat, "paid 7")
 
