@@ -31,9 +31,7 @@ STREAMING = pytest.mark.parametrize("streaming", [True, False])
 
 
 def remote(server: A2AServer, **options: Any) -> partial[RemoteA2AAgent]:
-    return partial(
-        RemoteA2AAgent, **{"url": server.url, "allow_private": LOOPBACK, "poll_s": 0.02, "timeout_s": 5.0, **options}
-    )
+    return partial(RemoteA2AAgent, **{"url": server.url, "allow_private": LOOPBACK, "poll_s": 0.02, **options})
 
 
 def paths(server: A2AServer) -> list[str]:

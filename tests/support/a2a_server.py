@@ -26,7 +26,7 @@ from a2a.server.tasks import InMemoryTaskStore, TaskUpdater
 from a2a.types import AgentCapabilities, AgentCard, AgentInterface, AgentProvider, AgentSkill
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.types import ASGIApp
 
 JSONRPC, REST = "JSONRPC", "HTTP+JSON"
 
@@ -125,7 +125,7 @@ class A2AServer:
     store: InMemoryTaskStore
     requests: list[tuple[str, str, dict[str, str]]] = field(default_factory=list)
     """The requests: method, path and headers."""
-    refusals: list[Response] = field(default_factory=list)
+    refusals: list[ASGIApp] = field(default_factory=list)
     """Responses to the next requests in place of those of the agent, except to those for its card."""
 
     @property
@@ -206,5 +206,9 @@ async def run_a2a_server(
             yield running
         finally:
             server.should_exit = server.force_exit = True
+            while server.servers[0].is_serving():  # noqa: ASYNC110 - it has no event
+                await asyncio.sleep(0.01)
+            while not serving.done():  # from Python 3.12 on it waits until its connections are closed
+                await handler.aclose()  # ends the streams
+                await asyncio.wait({serving}, timeout=0.01)
             await serving
-            await handler.aclose()
