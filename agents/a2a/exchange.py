@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -165,14 +164,17 @@ class Exchange:
         writer.skip(self._written)
         empty_streams = 0
         may_send_again = self._number == 1
-        answered_at_s = time.monotonic()
+        loop = asyncio.get_running_loop()
+        failure: RemoteAgentError | None = None
+        give_up_at_s: float | None = None
+        """The time of the loop until which the task is looked up after a failure."""
         while True:
+            asked_at_s = loop.time()
             try:
-                connection = await self.connect()
                 events, self._events = self._events, None
                 if events is None:
-                    task = await connection.get_task(self.task_id)
-                    answered_at_s = time.monotonic()
+                    connection, task = await self._fetch_task(failure, give_up_at_s)
+                    give_up_at_s = None
                     if (end := await self._write_task(task, writer)) is not None:
                         return end
                     if connection.is_streaming and empty_streams < _MAX_EMPTY_STREAMS:
@@ -181,7 +183,6 @@ class Exchange:
                     empty_streams += 1
                     async with aclosing(_chain(*events)) as chained:
                         async for event in chained:
-                            answered_at_s = time.monotonic()
                             if (end := await self._write_event(event, writer)) is not None:
                                 return end
                             empty_streams = 0
@@ -194,9 +195,22 @@ class Exchange:
                 await self._send_again(message_id, parts)
                 continue
             except RemoteAgentError as error:
-                if not error.is_transient or time.monotonic() - answered_at_s > self.timeout_s:
+                # A stream may have been silent for long before it failed: only the time since then counts.
+                failure, failed_at_s = error, asked_at_s if events is None else loop.time()
+                give_up_at_s = give_up_at_s or failed_at_s + self.timeout_s
+                if not error.is_transient or loop.time() >= give_up_at_s:
                     raise
             await asyncio.sleep(self.poll_s)
+
+    async def _fetch_task(self, failure: RemoteAgentError | None, give_up_at_s: float | None) -> tuple[Connection, Task]:
+        """Fetch the task. Raise `failure` at the time `give_up_at_s` of the loop."""
+        try:
+            async with asyncio.timeout_at(give_up_at_s):
+                connection = await self.connect()
+                return connection, await connection.get_task(self.task_id)
+        except TimeoutError:
+            assert failure is not None
+            raise failure from None
 
     async def _send_again(self, message_id: str, parts: list[dict[str, Any]]) -> None:
         """Send a message again whose task is lost, as a step within that of following."""

@@ -30,7 +30,7 @@ from spade_coreason.exceptions import PeerFailedError
 from spade_coreason.runtime import Files, PeerEvent
 from spade_coreason.runtime.files import refuse_upload
 from spade_coreason.runtime.url_policy import UrlPolicy
-from tests.support.a2a_server import JSONRPC, make_card, run_a2a_server
+from tests.support.a2a_server import JSONRPC, REST, A2AServer, make_card, run_a2a_server
 from tests.support.certificates import sign_by_itself
 from tests.support.proxy_server import ProxyServer
 from tests.support.wait import eventually
@@ -85,6 +85,11 @@ async def problem_of(agent: Any, query: str = "say hello") -> tuple[str, bool]:
 async def collect(t: AgentTester, query: str, events: list[PeerEvent]) -> None:
     async for event in t.stream(query):
         events.append(event)
+
+
+def look_ups(server: A2AServer) -> list[str]:
+    """Return the paths of the tasks that were fetched."""
+    return [path for method, path, _ in server.requests if method == "GET" and path.startswith("/rest/tasks/")]
 
 
 def id_of(value: object) -> str | None:
@@ -399,6 +404,28 @@ async def test_a_failure_while_a_task_is_followed_is_waited_for() -> None:
         await eventually(lambda: not server.refusals)
         server.executor.released.set()
         assert (await asking).text == "Begun. Done."
+
+
+async def test_the_task_of_a_silent_stream_is_looked_up() -> None:
+    async with run_a2a_server([REST]) as server, AgentTester(remote(server.url)) as t:
+        asking = asyncio.create_task(t.ask("slow"))
+        await eventually(lambda: asking.done() or bool(look_ups(server)))
+        server.executor.released.set()
+        assert (await asking).text == "Begun. Done."
+
+
+async def test_an_agent_that_is_silent_when_its_task_is_looked_up_is_left_after_its_time() -> None:
+    async def say_nothing(scope: Any, receive: Any, send: Any) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    async with run_a2a_server([REST]) as server, AgentTester(remote(server.url)) as t:
+        asking = asyncio.create_task(t.ask("slow"))
+        await eventually(lambda: bool(server.executor.messages))
+        server.refusals = [say_nothing] * 5
+        with pytest.raises(PeerFailedError, match="it does not answer in time"):
+            await asking
+        assert len(look_ups(server)) <= 1
 
 
 async def test_an_endless_stream_is_cut_off() -> None:
