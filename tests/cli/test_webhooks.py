@@ -64,8 +64,8 @@ def test_a_secret_that_the_sender_has_made_is_taken_from_a_file_or_standard_inpu
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (["Upper", "notes"], "cannot be named"),
-        (["answers", "notes"], "cannot be named"),
+        (["Upper", "notes"], "cannot be the name of a webhook"),
+        (["answers", "notes"], "cannot be the name of a webhook"),
         (["-x", "notes"], ""),
         (["ci", "nobody"], 'there is no agent "nobody"'),
         (["ci", "nobody@localhost"], 'there is no agent "nobody@localhost"'),

@@ -147,7 +147,8 @@ def rotate(file: Path | None, data: Path | None, name: str, keep: str) -> None:
       spade-coreason keys rotate website
       spade-coreason keys rotate website --keep 0
     """
-    from ...operations.doors.keys import MAX_KEEP_S, rotate_key
+    from ...operations.doors.keys import rotate_key
+    from ...operations.doors.named_secrets import MAX_KEEP_S
 
     keep_s = 0 if keep == "0" else parse_duration("--keep", keep, ' or "0"', MAX_KEEP_S)
     with open_platform(file, data, changes=True) as platform:

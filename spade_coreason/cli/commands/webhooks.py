@@ -141,7 +141,8 @@ def rotate(file: Path | None, data: Path | None, name: str, keep: str, secret: s
       spade-coreason webhooks rotate ci
       spade-coreason webhooks rotate ci --keep 0
     """
-    from ...operations.doors.webhooks import MAX_KEEP_S, rotate_webhook
+    from ...operations.doors.named_secrets import MAX_KEEP_S
+    from ...operations.doors.webhooks import rotate_webhook
 
     keep_s = 0 if keep == "0" else parse_duration("--keep", keep, ' or "0"', MAX_KEEP_S)
     wanted = {"name": name, "keep_s": keep_s, "secret": _read_secret(secret)}

@@ -6,8 +6,6 @@ The secret of a key is in the result that makes it, once. It is not stored, and 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Annotated, Literal, TypeAlias
@@ -20,10 +18,9 @@ from ...domain.callers import WEBHOOK_PREFIX, caller_address, refuse_caller
 from ...domain.jid import bare_jid, parse_jid
 from ...domain.preferences import PREFERENCES_SCOPE, Preferences
 from ...domain.texts.translation import translate, use_language
-from ...exceptions import ConfigError, StoreError
+from ...exceptions import ConfigError
 from ...storage import (
     USERS_BY_HEADER,
-    Database,
     KeyRepository,
     StoredKey,
     StoredNotification,
@@ -32,13 +29,11 @@ from ...storage import (
     make_secret,
 )
 from ..definition import Arguments, Call, NoArguments, operation
-from ..host import OperationHost, describe_agents
+from ..host import OperationHost
+from .named_secrets import KEEP_S, MAX_KEEP_S, check_name, find_agent, name_revoked, name_taken, name_unknown
 
-_DAY_S = 86_400
-LIFETIME_S, KEEP_S = 90 * _DAY_S, _DAY_S
-"""The default lifetime of a key, and the default time for which its previous secret is accepted after a rotation."""
-MAX_LIFETIME_S, MAX_KEEP_S = 3_660 * _DAY_S, 30 * _DAY_S
-_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,39}", re.ASCII)
+LIFETIME_S, MAX_LIFETIME_S = 90 * 86_400, 3_660 * 86_400
+"""The default lifetime of a key, and the longest."""
 
 KeyState: TypeAlias = Literal["live", "expired", "revoked"]
 
@@ -110,14 +105,18 @@ class RotateKey(Arguments):
 @operation("keys.create", is_change=True)
 async def create_key(call: Call, arguments: NewKey) -> IssuedKey:
     """Create a key for agents. Its secret is in the result, and nowhere else. A person for whom it stands is told."""
-    name, host, now = _check_name(arguments.name), call.host, utc_now()
-    agents = await _find_agents(host, arguments.agents)
+    name, host, now = arguments.name, call.host, utc_now()
+    check_name("key", name)
+    if name.startswith(WEBHOOK_PREFIX):
+        raise ConfigError("name", f"names that begin with {WEBHOOK_PREFIX} are those of webhooks; choose another name")
+    known = await host.list_agents()
+    agents = list(dict.fromkeys(find_agent(known, agent, "agents") for agent in arguments.agents))
     account = await _check_account(host, arguments.account)
     if account and arguments.users_by_header:
         raise ConfigError("users_by_header", "a key for one person cannot ask for others too; leave out one of the two")
-    keys = KeyRepository(_database(host))
+    keys = KeyRepository(host.repository(agents[0]).database)
     if await keys.find(name) is not None:
-        raise _name_taken(name)
+        raise name_taken("key", name)
     users = USERS_BY_HEADER if arguments.users_by_header else ""
     secret = make_secret()
     new = keys.make(name, agents, account, hash_secret(secret), users=users, created_by=call.actor.name, now=now)
@@ -127,7 +126,7 @@ async def create_key(call: Call, arguments: NewKey) -> IssuedKey:
     commit = keys.create(new, await _make_notice(call, new, now, is_new=True))
     commit.on_stored(lambda is_stored: host.take_key(new) if is_stored else None)
     if not await commit:
-        raise _name_taken(name)
+        raise name_taken("key", name)
     _wake_notice(host, new)
     return IssuedKey(secret, _summary(new, now))
 
@@ -148,12 +147,12 @@ async def rotate_key(call: Call, arguments: RotateKey) -> IssuedKey:
     So a program can be given the new one without a gap. A person for whom the key stands is told.
     """
     host, now = call.host, utc_now()
-    stored = await _find(host, arguments.name)
+    keys, stored = await _find(host, arguments.name)
     if stored.revoked_at is not None:
-        raise _is_revoked(stored)
+        raise name_revoked("key", stored.name)
     await _record(call, "keys.rotate", stored)
     secret = make_secret()
-    commit = KeyRepository(_database(host)).rotate(
+    commit = keys.rotate(
         stored.name,
         hash_secret(secret),
         keep=timedelta(seconds=arguments.keep_s),
@@ -162,7 +161,7 @@ async def rotate_key(call: Call, arguments: RotateKey) -> IssuedKey:
     )
     commit.on_stored(lambda rotated: None if rotated is None else host.take_key(rotated))
     if (rotated := await commit) is None:
-        raise _is_revoked(stored)
+        raise name_revoked("key", stored.name)
     _wake_notice(host, rotated)
     return IssuedKey(secret, _summary(rotated, now))
 
@@ -171,35 +170,12 @@ async def rotate_key(call: Call, arguments: RotateKey) -> IssuedKey:
 async def revoke_key(call: Call, arguments: OfKey) -> ListedKey:
     """Revoke a key for good, at once. What it asks is cancelled or not answered, and no other key can have its name."""
     host, now = call.host, utc_now()
-    stored = await _find(host, arguments.name)
+    keys, stored = await _find(host, arguments.name)
     if stored.revoked_at is None:
         await _record(call, "keys.revoke", stored)
-    commit = KeyRepository(_database(host)).revoke(stored.name, now)
+    commit = keys.revoke(stored.name, now)
     commit.on_stored(lambda revoked: None if revoked is None else host.take_key(revoked))
     return _summary(await commit or stored, now)
-
-
-def _check_name(name: str) -> str:
-    if _NAME.fullmatch(name) is None:
-        problem = f"{name!r:.60} cannot be the name of a key; write 1 to 40 of a-z, 0-9 and -, and a letter or digit first"
-        raise ConfigError("name", problem)
-    if name.startswith(WEBHOOK_PREFIX):
-        raise ConfigError("name", f"names that begin with {WEBHOOK_PREFIX} are those of webhooks; choose another name")
-    return name
-
-
-async def _find_agents(host: OperationHost, names: Sequence[str]) -> list[str]:
-    """Return the agents (bare JIDs) of names, each once. Raise ConfigError at `agents` for an unknown one."""
-    known = await host.list_agents()
-    found: dict[str, None] = {}
-    for name in names:
-        wanted = name.partition("/")[0].lower()
-        matching = [jid for jid in known if wanted == jid] or [jid for jid in known if wanted == jid.partition("@")[0]]
-        if len(matching) != 1:
-            problem = "several agents have this name" if matching else f'there is no agent "{name}"'
-            raise ConfigError("agents", f"{problem}; {describe_agents(known)}")
-        found[matching[0]] = None
-    return list(found)
 
 
 async def _check_account(host: OperationHost, account: str) -> str:
@@ -214,26 +190,11 @@ async def _check_account(host: OperationHost, account: str) -> str:
     return person
 
 
-def _database(host: OperationHost) -> Database:
-    if host.database is None:
-        raise StoreError("nothing is stored here yet")
-    return host.database
-
-
-async def _find(host: OperationHost, name: str) -> StoredKey:
-    stored = None if host.database is None else await KeyRepository(host.database).find(name)
-    if stored is None:
-        raise ConfigError("name", f"there is no key {name!r:.60}; `spade-coreason keys list` shows all")
-    return stored
-
-
-def _name_taken(name: str) -> ConfigError:
-    problem = "is, or was, the name of another key, and its conversations must not pass on; choose another name"
-    return ConfigError("name", f"{name} {problem}")
-
-
-def _is_revoked(stored: StoredKey) -> ConfigError:
-    return ConfigError("name", f"the key {stored.name} is revoked for good; create another one, with another name")
+async def _find(host: OperationHost, name: str) -> tuple[KeyRepository, StoredKey]:
+    keys = None if host.database is None else KeyRepository(host.database)
+    if keys is None or (stored := await keys.find(name)) is None:
+        raise name_unknown("key", name)
+    return keys, stored
 
 
 async def _record(call: Call, action: str, stored: StoredKey) -> None:

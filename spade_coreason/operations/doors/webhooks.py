@@ -6,7 +6,6 @@ stored as it is, since a signature is checked with the secret itself.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Annotated, Literal, TypeAlias
@@ -15,9 +14,8 @@ from pydantic import Field
 
 from ...contracts.base import utc_now
 from ...domain.callers import webhook_address
-from ...exceptions import ConfigError, StoreError
+from ...exceptions import ConfigError
 from ...storage import (
-    Database,
     StoredWebhook,
     WebhookKind,
     WebhookRepository,
@@ -26,12 +24,9 @@ from ...storage import (
     make_webhook_secret,
 )
 from ..definition import Arguments, Call, NoArguments, operation
-from ..host import OperationHost, describe_agents, select_agent
+from ..host import OperationHost
+from .named_secrets import KEEP_S, MAX_KEEP_S, check_name, find_agent, name_revoked, name_taken, name_unknown
 
-KEEP_S = 86_400
-"""The time for which the secret of before is accepted after a rotation, unless the caller says otherwise."""
-MAX_KEEP_S = 30 * 86_400
-_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,39}", re.ASCII)
 _MAX_THREAD_CHARACTERS = 200
 
 WebhookState: TypeAlias = Literal["live", "full", "revoked"]
@@ -104,25 +99,21 @@ class RotateWebhook(Arguments):
 async def create_webhook(call: Call, arguments: NewWebhook) -> IssuedWebhook:
     """Create a webhook for an agent. Its secret is in the result, and nowhere else that is shown."""
     name, host, now = arguments.name, call.host, utc_now()
-    if _NAME.fullmatch(name) is None or name == "answers":
-        problem = f"a webhook cannot be named {name!r:.60}; write 1 to 40 of a-z, 0-9 and -, and a letter or digit first"
-        raise ConfigError("name", problem)
+    check_name("webhook", name, "answers")
     thread = arguments.thread
     if thread is not None and not 0 < len(thread) <= _MAX_THREAD_CHARACTERS:
         raise ConfigError("thread", f"it must have 1 to {_MAX_THREAD_CHARACTERS} characters")
-    agent = await select_agent(host, arguments.agent)
-    if agent not in (known := await host.list_agents()):
-        raise ConfigError("agent", f'there is no agent "{arguments.agent}"; {describe_agents(known)}')
+    agent = find_agent(await host.list_agents(), arguments.agent, "agent")
     secret = _choose_secret(arguments.kind, arguments.secret)
-    webhooks = WebhookRepository(_database(host))
+    webhooks = WebhookRepository(host.repository(agent).database)
     if await webhooks.find(name) is not None:
-        raise _name_taken(name)
+        raise name_taken("webhook", name)
     new = webhooks.make(name, agent, arguments.kind, thread, secret, created_by=call.actor.name, now=now)
     await call.record(agent, "webhooks.create", f"webhook {name}")
     commit = webhooks.create(new)
     commit.on_stored(lambda is_stored: host.take_webhook(new) if is_stored else None)
     if not await commit:
-        raise _name_taken(name)
+        raise name_taken("webhook", name)
     return IssuedWebhook(secret, _summary(new, now, 0, webhooks.max_bodies))
 
 
@@ -143,16 +134,15 @@ async def rotate_webhook(call: Call, arguments: RotateWebhook) -> IssuedWebhook:
     The bodies that a secret has signed are remembered as long as it is accepted, so a full webhook accepts events again.
     """
     host, now = call.host, utc_now()
-    stored = await _find(host, arguments.name)
+    webhooks, stored = await _find(host, arguments.name)
     if stored.revoked_at is not None:
-        raise _is_revoked(stored)
+        raise name_revoked("webhook", stored.name)
     secret = _choose_secret(stored.kind, arguments.secret)
     await call.record(stored.agent, "webhooks.rotate", f"webhook {stored.name}")
-    webhooks = WebhookRepository(_database(host))
     commit = webhooks.rotate(stored.name, secret, keep=timedelta(seconds=arguments.keep_s), now=now)
     commit.on_stored(lambda rotated: None if rotated is None else host.take_webhook(rotated))
     if (rotated := await commit) is None:
-        raise _is_revoked(stored)
+        raise name_revoked("webhook", stored.name)
     return IssuedWebhook(secret, _summary(rotated, now, 0, webhooks.max_bodies))
 
 
@@ -160,10 +150,9 @@ async def rotate_webhook(call: Call, arguments: RotateWebhook) -> IssuedWebhook:
 async def revoke_webhook(call: Call, arguments: OfWebhook) -> ListedWebhook:
     """Revoke a webhook for good, at once, and delete its secret. What it asks is cancelled, and its answers are not shown."""
     host, now = call.host, utc_now()
-    stored = await _find(host, arguments.name)
+    webhooks, stored = await _find(host, arguments.name)
     if stored.revoked_at is None:
         await call.record(stored.agent, "webhooks.revoke", f"webhook {stored.name}")
-    webhooks = WebhookRepository(_database(host))
     commit = webhooks.revoke(stored.name, now)
     commit.on_stored(lambda revoked: None if revoked is None else host.take_webhook(revoked))
     return _summary(await commit or stored, now, 0, webhooks.max_bodies)
@@ -179,26 +168,11 @@ def _choose_secret(kind: WebhookKind, given: str) -> str:
     return secret
 
 
-def _database(host: OperationHost) -> Database:
-    if host.database is None:
-        raise StoreError("nothing is stored here yet")
-    return host.database
-
-
-async def _find(host: OperationHost, name: str) -> StoredWebhook:
-    stored = None if host.database is None else await WebhookRepository(host.database).find(name)
-    if stored is None:
-        raise ConfigError("name", f"there is no webhook {name!r:.60}; `spade-coreason webhooks list` shows all")
-    return stored
-
-
-def _name_taken(name: str) -> ConfigError:
-    problem = "is, or was, the name of another webhook, and its conversation must not pass on; choose another name"
-    return ConfigError("name", f"{name} {problem}")
-
-
-def _is_revoked(stored: StoredWebhook) -> ConfigError:
-    return ConfigError("name", f"the webhook {stored.name} is revoked for good; create another one, with another name")
+async def _find(host: OperationHost, name: str) -> tuple[WebhookRepository, StoredWebhook]:
+    webhooks = None if host.database is None else WebhookRepository(host.database)
+    if webhooks is None or (stored := await webhooks.find(name)) is None:
+        raise name_unknown("webhook", name)
+    return webhooks, stored
 
 
 def _summary(stored: StoredWebhook, now: datetime, bodies: int, max_bodies: int) -> ListedWebhook:
