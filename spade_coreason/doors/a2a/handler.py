@@ -248,29 +248,13 @@ class AgentHandler(RequestHandler):
 
     # What this server does not have
 
-    async def on_create_task_push_notification_config(
-        self, params: a2a_pb2.TaskPushNotificationConfig, context: ServerCallContext
-    ) -> NoReturn:
-        """Refuse: there are no push notifications."""
+    async def _refuse_push_notifications(self, params: object, context: ServerCallContext) -> NoReturn:
         raise PushNotificationNotSupportedError
 
-    async def on_get_task_push_notification_config(
-        self, params: a2a_pb2.GetTaskPushNotificationConfigRequest, context: ServerCallContext
-    ) -> NoReturn:
-        """Refuse: there are no push notifications."""
-        raise PushNotificationNotSupportedError
-
-    async def on_list_task_push_notification_configs(
-        self, params: a2a_pb2.ListTaskPushNotificationConfigsRequest, context: ServerCallContext
-    ) -> NoReturn:
-        """Refuse: there are no push notifications."""
-        raise PushNotificationNotSupportedError
-
-    async def on_delete_task_push_notification_config(
-        self, params: a2a_pb2.DeleteTaskPushNotificationConfigRequest, context: ServerCallContext
-    ) -> NoReturn:
-        """Refuse: there are no push notifications."""
-        raise PushNotificationNotSupportedError
+    on_create_task_push_notification_config = _refuse_push_notifications
+    on_get_task_push_notification_config = _refuse_push_notifications
+    on_list_task_push_notification_configs = _refuse_push_notifications
+    on_delete_task_push_notification_config = _refuse_push_notifications
 
     async def on_get_extended_agent_card(
         self, params: a2a_pb2.GetExtendedAgentCardRequest, context: ServerCallContext
