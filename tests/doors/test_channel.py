@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 from uuid import uuid4
 
-import pytest
-
 from spade_coreason import AgentDefinition, AgentRequest, Response, Session
 from tests.support.door_agents import make_caller, read_all, run_behind_doors, texts_of
 from tests.support.wait import eventually
@@ -42,11 +40,6 @@ class Desk:
                 await response.markdown(f"painted {answer.text}")
                 return
         await response.markdown(f"done: {query}")
-
-
-@pytest.fixture
-def url(tmp_path) -> str:  # type: ignore[no-untyped-def]
-    return f"sqlite+aiosqlite:///{tmp_path}/platform.db"
 
 
 async def test_a_request_is_answered_and_stored(url: str) -> None:

@@ -76,11 +76,6 @@ class Desk:
         await response.markdown(f"done: {query} ({len(history)})")
 
 
-@pytest.fixture
-def database(tmp_path) -> str:  # type: ignore[no-untyped-def]
-    return f"sqlite+aiosqlite:///{tmp_path}/platform.db"
-
-
 @pytest.fixture(params=["auto", "legacy"])
 def mode(request: pytest.FixtureRequest) -> str:
     return str(request.param)
@@ -90,8 +85,8 @@ async def call(client: Client, query: str, **arguments: Any) -> Any:
     return await client.call_tool(TOOL, {"query": query, **arguments})
 
 
-async def test_an_agent_is_a_tool(database: str, mode: str) -> None:
-    async with serve_agent(database, Desk()) as door, connect(door, mode=mode) as client:
+async def test_an_agent_is_a_tool(url: str, mode: str) -> None:
+    async with serve_agent(url, Desk()) as door, connect(door, mode=mode) as client:
         [tool] = (await client.list_tools()).tools
         assert (tool.name, tool.title, tool.description) == (TOOL, "Desk", "Does what you say.")
         assert set(tool.input_schema["properties"]) == {"query", "conversation", "request_id", "answer"}
@@ -101,9 +96,9 @@ async def test_an_agent_is_a_tool(database: str, mode: str) -> None:
         assert not result.is_error
 
 
-async def test_the_parts_of_an_answer_become_content(database: str, mode: str, expected_errors: ExpectedErrors) -> None:
+async def test_the_parts_of_an_answer_become_content(url: str, mode: str, expected_errors: ExpectedErrors) -> None:
     expected_errors("a secret")
-    async with serve_agent(database, Desk()) as door, connect(door, mode=mode) as client:
+    async with serve_agent(url, Desk()) as door, connect(door, mode=mode) as client:
         assert texts_of(await call(client, "stream")) == ["one two three"]
         result = await call(client, "data")
         assert result.structured_content == {"city": "Berlin", "celsius": 12}
@@ -116,8 +111,8 @@ async def test_the_parts_of_an_answer_become_content(database: str, mode: str, e
         assert "secret" not in str(failed)
 
 
-async def test_a_conversation_goes_on_by_its_name(database: str, mode: str) -> None:
-    async with serve_agent(database, Desk()) as door, connect(door, mode=mode) as client:
+async def test_a_conversation_goes_on_by_its_name(url: str, mode: str) -> None:
+    async with serve_agent(url, Desk()) as door, connect(door, mode=mode) as client:
         first = await call(client, "hello")
         conversation = first.meta["ai.coreason/conversation"]
         assert f'conversation="{conversation}"' in first.content[-1].text
@@ -127,9 +122,9 @@ async def test_a_conversation_goes_on_by_its_name(database: str, mode: str) -> N
             assert texts_of(await call(other, "mine", conversation=conversation)) == ["done: mine (0)"]
 
 
-async def test_a_request_with_an_id_runs_once(database: str, mode: str) -> None:
+async def test_a_request_with_an_id_runs_once(url: str, mode: str) -> None:
     desk = Desk()
-    async with serve_agent(database, desk) as door, connect(door, mode=mode) as client:
+    async with serve_agent(url, desk) as door, connect(door, mode=mode) as client:
         first = await call(client, "hello", request_id="7")
         for again in (await call(client, "hello", request_id="7"), await client.call_tool(TOOL, {"request_id": "7"})):
             assert (again.content, again.meta) == (first.content, first.meta)
@@ -138,13 +133,13 @@ async def test_a_request_with_an_id_runs_once(database: str, mode: str) -> None:
         assert other.is_error
         assert other.meta["ai.coreason/code"] == 400
         assert desk.seen == ["hello"]
-    async with serve_agent(database, desk) as door, connect(door, OTHER_KEY, mode=mode) as client:
+    async with serve_agent(url, desk) as door, connect(door, OTHER_KEY, mode=mode) as client:
         unknown = await client.call_tool(TOOL, {"request_id": "7"})
         assert unknown.is_error
         assert "hello" not in str(unknown)
 
 
-async def test_thoughts_and_the_time_are_progress(database: str, mode: str) -> None:
+async def test_thoughts_and_the_time_are_progress(url: str, mode: str) -> None:
     desk, steps = Desk(), list[tuple[float, str | None]]()
     expected = {"looking", "The agent is at work."}
 
@@ -153,15 +148,15 @@ async def test_thoughts_and_the_time_are_progress(database: str, mode: str) -> N
         if len(steps) >= 4 and expected <= {each for _, each in steps}:
             desk.release.set()
 
-    async with serve_agent(database, desk, limits=FAST) as door, connect(door, mode=mode) as client:
+    async with serve_agent(url, desk, limits=FAST) as door, connect(door, mode=mode) as client:
         result = await client.call_tool(TOOL, {"query": "wait"}, progress_callback=on_progress)
     assert texts_of(result) == ["done: wait (0)"]
     assert sorted(step for step, _ in steps) == list(range(1, len(steps) + 1))
 
 
-async def test_a_cancelled_call_cancels_the_request(database: str) -> None:
+async def test_a_cancelled_call_cancels_the_request(url: str) -> None:
     desk = Desk()
-    async with serve_agent(database, desk) as door, connect(door, mode="legacy") as client:
+    async with serve_agent(url, desk) as door, connect(door, mode="legacy") as client:
         task = asyncio.create_task(call(client, "wait"))
         await eventually(lambda: len(desk.seen) == 1)
         task.cancel()
@@ -169,9 +164,9 @@ async def test_a_cancelled_call_cancels_the_request(database: str) -> None:
         await eventually(lambda: door.running.doors.open_count == 0)
 
 
-async def test_the_request_of_a_lost_client_goes_on(database: str, mode: str) -> None:
+async def test_the_request_of_a_lost_client_goes_on(url: str, mode: str) -> None:
     desk = Desk()
-    async with serve_agent(database, desk) as door:
+    async with serve_agent(url, desk) as door:
         task = asyncio.create_task(ask_and_vanish(door, mode))
         await eventually(lambda: len(desk.seen) == 1)
         task.cancel()
@@ -199,14 +194,14 @@ async def ask_and_vanish(door: McpDoor, mode: str) -> None:
         await http.post(door.url, json={"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": params})
 
 
-async def test_the_user_of_a_client_is_asked_by_a_form(database: str, mode: str) -> None:
+async def test_the_user_of_a_client_is_asked_by_a_form(url: str, mode: str) -> None:
     messages: list[Any] = []
 
     async def elicit(context: Any, params: Any) -> ElicitResult:
         messages.append(params)
         return ElicitResult(action="accept", content={"answer": "blue"})
 
-    async with serve_agent(database, Desk()) as door, connect(door, mode=mode, elicitation_callback=elicit) as client:
+    async with serve_agent(url, Desk()) as door, connect(door, mode=mode, elicitation_callback=elicit) as client:
         result = await call(client, "ask")
     assert texts_of(result)[-1].endswith("painted blue")
     [form] = messages
@@ -214,17 +209,17 @@ async def test_the_user_of_a_client_is_asked_by_a_form(database: str, mode: str)
     assert form.requested_schema["properties"]["answer"]["enum"] == ["red", "blue"]
 
 
-async def test_a_user_who_declines_a_form_gets_the_question(database: str, mode: str) -> None:
+async def test_a_user_who_declines_a_form_gets_the_question(url: str, mode: str) -> None:
     async def decline(context: Any, params: Any) -> ElicitResult:
         return ElicitResult(action="decline")
 
-    async with serve_agent(database, Desk()) as door, connect(door, mode=mode, elicitation_callback=decline) as client:
+    async with serve_agent(url, Desk()) as door, connect(door, mode=mode, elicitation_callback=decline) as client:
         result = await call(client, "ask")
     assert "waits for your answer" in result.content[-1].text
 
 
-async def test_a_question_is_the_result_for_a_client_without_forms(database: str, mode: str) -> None:
-    async with serve_agent(database, Desk()) as door, connect(door, mode=mode) as client:
+async def test_a_question_is_the_result_for_a_client_without_forms(url: str, mode: str) -> None:
+    async with serve_agent(url, Desk()) as door, connect(door, mode=mode) as client:
         question = await call(client, "ask")
         assert not question.is_error
         assert "Which colour?" in question.content[0].text
@@ -240,9 +235,9 @@ async def test_a_question_is_the_result_for_a_client_without_forms(database: str
         assert texts_of(result)[-1].endswith("painted blue")
 
 
-async def test_a_call_that_waits_for_somebody_else_says_how_to_ask_again(database: str, mode: str) -> None:
+async def test_a_call_that_waits_for_somebody_else_says_how_to_ask_again(url: str, mode: str) -> None:
     policy = Policy(operators=frozenset({"boss@localhost"}))
-    async with serve_agent(database, Desk(), policy, FAST) as door, connect(door, mode=mode) as client:
+    async with serve_agent(url, Desk(), policy, FAST) as door, connect(door, mode=mode) as client:
         result = await call(client, "boss")
         request_id = result.meta["ai.coreason/request_id"]
         assert result.content[-1].text.startswith("The agent waits for a person's answer.")
@@ -252,9 +247,9 @@ async def test_a_call_that_waits_for_somebody_else_says_how_to_ask_again(databas
         assert again.content[-1].text.startswith("The agent waits for a person's answer.")
 
 
-async def test_an_unknown_tool_and_wrong_arguments_are_refused(database: str, mode: str) -> None:
+async def test_an_unknown_tool_and_wrong_arguments_are_refused(url: str, mode: str) -> None:
     desk = Desk()
-    async with serve_agent(database, desk) as door, connect(door, mode=mode) as client:
+    async with serve_agent(url, desk) as door, connect(door, mode=mode) as client:
         with pytest.raises(MCPError, match="no such tool"):
             await client.call_tool("other_chat", {"query": "hello"})
         for arguments in ({}, {"query": 5}, {"query": "x", "request_id": 5}, {"query": "x", "conversation": "a" * 200}):
@@ -262,8 +257,8 @@ async def test_an_unknown_tool_and_wrong_arguments_are_refused(database: str, mo
     assert desk.seen == []
 
 
-async def test_a_session_is_of_the_key_that_opened_it(database: str) -> None:
-    async with serve_agent(database, Desk()) as door, httpx2.AsyncClient(trust_env=False) as http:
+async def test_a_session_is_of_the_key_that_opened_it(url: str) -> None:
+    async with serve_agent(url, Desk()) as door, httpx2.AsyncClient(trust_env=False) as http:
         accept = {"Accept": "application/json, text/event-stream"}
         opened = await http.post(door.url, json=INITIALIZE, headers={"Authorization": f"Bearer {KEY}", **accept})
         session = {"Mcp-Session-Id": opened.headers["mcp-session-id"], **accept}
@@ -278,9 +273,9 @@ async def test_a_session_is_of_the_key_that_opened_it(database: str) -> None:
         assert (await http.get(door.url, headers={"Authorization": f"Bearer {KEY}", **session})).status_code == 405
 
 
-async def test_a_session_is_of_the_user_for_whom_a_front_end_opened_it(database: str) -> None:
+async def test_a_session_is_of_the_user_for_whom_a_front_end_opened_it(url: str) -> None:
     headers = {"Authorization": f"Bearer {FRONT_END_KEY}", "Accept": "application/json, text/event-stream"}
-    async with serve_agent(database, Desk()) as door, httpx2.AsyncClient(trust_env=False, headers=headers) as http:
+    async with serve_agent(url, Desk()) as door, httpx2.AsyncClient(trust_env=False, headers=headers) as http:
         opened = await http.post(door.url, json=INITIALIZE, headers={"X-Forwarded-User": "ada"})
         session = {"Mcp-Session-Id": opened.headers["mcp-session-id"]}
         listing = {"jsonrpc": "2.0", "id": 3, "method": "tools/list"}
@@ -291,10 +286,10 @@ async def test_a_session_is_of_the_user_for_whom_a_front_end_opened_it(database:
     assert statuses == [200, 404]
 
 
-async def test_a_body_is_limited_by_the_settings_of_the_server(database: str) -> None:
+async def test_a_body_is_limited_by_the_settings_of_the_server(url: str) -> None:
     headers = {"Authorization": f"Bearer {KEY}", "Accept": "application/json, text/event-stream"}
     async with (
-        serve_agent(database, Desk(), web={"limits": {"body_bytes": 6_000_000}}) as door,
+        serve_agent(url, Desk(), web={"limits": {"body_bytes": 6_000_000}}) as door,
         httpx2.AsyncClient(trust_env=False, headers=headers, timeout=60) as http,
     ):
         sizes = {5_000_000: 400, 7_000_000: 413}  # the smaller one is read, and has no session
@@ -302,9 +297,9 @@ async def test_a_body_is_limited_by_the_settings_of_the_server(database: str) ->
             assert (await http.post(door.url, json={**INITIALIZE, "method": "x" * size})).status_code == status
 
 
-async def test_an_agent_that_stops_tells_how_to_fetch_the_answer(database: str, mode: str) -> None:
+async def test_an_agent_that_stops_tells_how_to_fetch_the_answer(url: str, mode: str) -> None:
     desk = Desk()
-    async with serve_agent(database, desk) as door, connect(door, mode=mode) as client:
+    async with serve_agent(url, desk) as door, connect(door, mode=mode) as client:
         task = asyncio.create_task(call(client, "wait", request_id="7"))
         await eventually(lambda: len(desk.seen) == 1)
         await door.running.runtime.close_channels()

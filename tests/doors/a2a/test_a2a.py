@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -95,11 +94,6 @@ class Desk:
                 await response.markdown("https://files.example.org/report.pdf")
                 return
         await response.markdown(f"done: {query}")
-
-
-@pytest.fixture
-def url(tmp_path: Path) -> str:
-    return f"sqlite+aiosqlite:///{tmp_path}/platform.db"
 
 
 @pytest.fixture

@@ -40,12 +40,12 @@ async def _install() -> Path:
 
 
 @pytest.mark.timeout(300)
-async def test_the_javascript_client_asks_streams_and_answers(tmp_path: Path) -> None:
+async def test_the_javascript_client_asks_streams_and_answers(url: str) -> None:
     if shutil.which("npm") is None:
         pytest.skip("npm is not installed")
     directory, desk = await _install(), Desk()
     desk.release.set()
-    async with serve_a2a(f"sqlite+aiosqlite:///{tmp_path}/platform.db", desk) as server:
+    async with serve_a2a(url, desk) as server:
         for binding in BINDINGS:
             command = ["node", str(Path(__file__).with_name("client.mjs")), server.url, binding]
             got = json.loads(await _run(*command, timeout_s=_RUN_S, A2A_KEY=KEY, A2A_JS=str(directory)))

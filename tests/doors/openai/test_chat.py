@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -18,11 +17,6 @@ from tests.support.errors import ExpectedErrors
 from tests.support.openai_door import FRONT_END_KEY, KEY, MODEL, OTHER_KEY, Clerk, OpenAIDoor, serve_agent
 from tests.support.records import AGENT, ALICE
 from tests.support.wait import eventually
-
-
-@pytest.fixture
-def url(tmp_path: Path) -> str:
-    return f"sqlite+aiosqlite:///{tmp_path}/platform.db"
 
 
 def said(*texts: str) -> Any:

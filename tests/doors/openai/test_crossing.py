@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from itertools import permutations
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import httpx
-import pytest
 
 from spade_coreason.doors.openai.conversations import derive_request_id
 from tests.support.openai_door import CALLERS, FRONT_END_KEY, KEY, MODEL, OTHER_KEY, Clerk, serve_agent
@@ -20,11 +18,6 @@ WHO = {
     "ada": {"Authorization": f"Bearer {FRONT_END_KEY}", "X-Forwarded-User": "ada@example.org"},
     "ben": {"Authorization": f"Bearer {FRONT_END_KEY}", "X-Forwarded-User": "ben@example.org"},
 }
-
-
-@pytest.fixture
-def url(tmp_path: Path) -> str:
-    return f"sqlite+aiosqlite:///{tmp_path}/platform.db"
 
 
 def said(text: str) -> list[dict[str, str]]:

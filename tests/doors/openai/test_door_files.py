@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from base64 import b64encode
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import openai
@@ -19,11 +18,6 @@ from tests.support.openai_door import KEY, MODEL, OTHER_KEY, Clerk, OpenAIDoor, 
 
 PICTURE = b"\x89PNG\r\n\x1a\n" + bytes(100)
 PICTURE_URL = f"data:image/png;base64,{b64encode(PICTURE).decode()}"
-
-
-@pytest.fixture
-def url(tmp_path: Path) -> str:
-    return f"sqlite+aiosqlite:///{tmp_path}/platform.db"
 
 
 async def send(door: OpenAIDoor, *parts: Any, key: str = KEY, **options: Any) -> str:

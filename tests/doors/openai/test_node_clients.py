@@ -54,8 +54,8 @@ async def run(packages: Path, script: str, door: OpenAIDoor) -> Any:
     return json.loads(out)
 
 
-async def test_the_client_of_openai_for_node(tmp_path: Path, packages: Path) -> None:
-    async with serve_agent(f"sqlite+aiosqlite:///{tmp_path}/platform.db", Clerk()) as door:
+async def test_the_client_of_openai_for_node(url: str, packages: Path) -> None:
+    async with serve_agent(url, Clerk()) as door:
         found = await run(packages, "openai_client.js", door)
     assert found == {
         "models": [MODEL],
@@ -69,9 +69,9 @@ async def test_the_client_of_openai_for_node(tmp_path: Path, packages: Path) -> 
     }
 
 
-async def test_the_ai_sdk_of_vercel(tmp_path: Path, packages: Path) -> None:
+async def test_the_ai_sdk_of_vercel(url: str, packages: Path) -> None:
     clerk = Clerk()
-    async with serve_agent(f"sqlite+aiosqlite:///{tmp_path}/platform.db", clerk) as door:
+    async with serve_agent(url, clerk) as door:
         found = await run(packages, "ai_client.js", door)
     for name in ("responses", "chat", "compatible"):
         # OpenAI's chat completions have no place for thoughts; the provider for compatible servers reads them.

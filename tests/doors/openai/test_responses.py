@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -13,11 +12,6 @@ import pytest
 from tests.support.errors import ExpectedErrors
 from tests.support.openai_door import KEY, MODEL, OTHER_KEY, Clerk, OpenAIDoor, serve_agent
 from tests.support.wait import eventually
-
-
-@pytest.fixture
-def url(tmp_path: Path) -> str:
-    return f"sqlite+aiosqlite:///{tmp_path}/platform.db"
 
 
 async def respond(door: OpenAIDoor, text: Any, key: str = KEY, **options: Any) -> Any:

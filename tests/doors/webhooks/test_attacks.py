@@ -10,7 +10,6 @@ from datetime import timedelta
 from urllib.parse import urlsplit
 from uuid import UUID
 
-import pytest
 from sqlalchemy import delete
 
 from spade_coreason.doors import WebhookRing
@@ -22,11 +21,6 @@ from tests.support.door_agents import RunningDoors, make_caller
 from tests.support.doors import Reply
 from tests.support.errors import ExpectedErrors
 from tests.support.webhooks import Clerk, serve_webhooks, sign
-
-
-@pytest.fixture
-def url(tmp_path) -> str:  # type: ignore[no-untyped-def]
-    return f"sqlite+aiosqlite:///{tmp_path}/platform.db"
 
 
 def told(reply: Reply) -> tuple[int, bytes, set[str]]:

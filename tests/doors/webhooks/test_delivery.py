@@ -16,11 +16,6 @@ from tests.support.wait import eventually
 from tests.support.webhooks import Clerk, serve_webhooks, sign
 
 
-@pytest.fixture
-def url(tmp_path) -> str:  # type: ignore[no-untyped-def]
-    return f"sqlite+aiosqlite:///{tmp_path}/platform.db"
-
-
 async def test_a_signed_event_starts_a_turn_and_its_answer_is_at_an_address(url: str) -> None:
     clerk = Clerk()
     async with serve_webhooks(url, clerk) as server:
