@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from aiohttp import ClientSession
 
-from tests.support.a2a_door import KEY
+from tests.support.doors import KEY
 
 from .child_process import child_process
 from .report import Target

@@ -15,7 +15,8 @@ from xml.etree import ElementTree
 
 from tests.conformance.a2a_agent import KitAgent
 from tests.conformance.page import write_section
-from tests.support.a2a_door import KEY, serve_a2a
+from tests.support.a2a_door import serve_a2a
+from tests.support.doors import KEY
 
 VARIABLE = "A2A_TCK"
 REMEDY = f"""The A2A kit is missing. Get it, with its packages, and name it:

@@ -5,41 +5,10 @@ from __future__ import annotations
 import asyncio
 from uuid import uuid4
 
-from spade_coreason import AgentDefinition, AgentRequest, Response, Session
-from tests.support.door_agents import make_caller, read_all, run_behind_doors, texts_of
+from tests.support.door_agents import Desk, make_caller, read_all, run_behind_doors, texts_of
 from tests.support.wait import eventually
 
 WEBSITE, SHOP = make_caller("website"), make_caller("shop")
-
-
-class Desk:
-    """An agent that does what the query says, and notes who has asked."""
-
-    manifest = AgentDefinition.simple("desk")
-
-    def __init__(self) -> None:
-        self.release = asyncio.Event()
-        self.seen: list[tuple[str, str]] = []
-        self.channels: list[str] = []
-
-    async def assist(self, request: AgentRequest, session: Session, response: Response) -> None:
-        query = str(request.payload["query"])
-        self.seen.append((session.identity.id, query))
-        self.channels.append(request.metadata["channel"])
-        match query.split()[0]:
-            case "wait":
-                await self.release.wait()
-            case "stream":
-                stream = await response.create_stream()
-                for piece in ("one ", "two ", "three"):
-                    await stream.write(piece)
-                await stream.close()
-                return
-            case "ask":
-                answer = await response.ask_person("Which colour?", choices=["red", "blue"])
-                await response.markdown(f"painted {answer.text}")
-                return
-        await response.markdown(f"done: {query}")
 
 
 async def test_a_request_is_answered_and_stored(url: str) -> None:
@@ -53,7 +22,7 @@ async def test_a_request_is_answered_and_stored(url: str) -> None:
         assert await reply.stored
         assert running.doors.open_count == 0
     assert desk.seen == [("website@callers.invalid", "hello")]
-    assert desk.channels == ["door"]
+    assert [request.metadata["channel"] for request in desk.requests] == ["door"]
 
 
 async def test_the_pieces_of_a_stream_come_as_they_are_written(url: str) -> None:

@@ -14,19 +14,11 @@ from a2a.types import a2a_pb2
 from spade_coreason.config.settings import WebSettings
 from spade_coreason.doors.a2a.routes import make_a2a_routes
 from spade_coreason.doors.files import make_file_routes
-from spade_coreason.doors.server import WebServer
 from spade_coreason.storage.backends.database import Durability
 from spade_coreason.testing import Policy
-from tests.support.door_agents import RunningDoors, make_caller, run_behind_doors
-from tests.support.doors import web_settings
+from tests.support.door_agents import CALLERS, RunningDoors, run_behind_doors
+from tests.support.doors import KEY, run_server, web_settings
 
-KEY, SHOP_KEY = "sc_" + "w" * 43, "sc_" + "s" * 43
-USERS_KEY = "sc_" + "u" * 43
-CALLERS = {
-    KEY: make_caller("website"),
-    SHOP_KEY: make_caller("shop"),
-    USERS_KEY: make_caller("chat", names_users=True),
-}
 BINDINGS = ("JSONRPC", "HTTP+JSON")
 
 
@@ -69,22 +61,10 @@ async def serve_a2a(
     """Run an agent on the database at a URL behind the A2A door, for the keys of `CALLERS`."""
     settings = settings or web_settings()
     names = {caller.name: "" for caller in CALLERS.values()}
-
-    async def find_problem() -> None:
-        return None
-
     async with run_behind_doors(url, agent, names, policy, durability=durability) as running:
-        server = WebServer(
-            settings,
-            CALLERS.get,
-            find_problem,
-            [make_a2a_routes(running.doors, settings.public_url), make_file_routes(running.doors)],
-        )
-        await server.start()
-        try:
+        routes = make_a2a_routes(running.doors, settings.public_url)
+        async with run_server(settings, CALLERS.get, routes, make_file_routes(running.doors)):
             yield A2AServer(settings, running)
-        finally:
-            await server.close()
 
 
 def message_of(text: str, ident: str, **fields: Any) -> a2a_pb2.SendMessageRequest:

@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 
 from spade_coreason import AgentDefinition, AgentRequest, Response, Session
-from tests.support.a2a_door import KEY, serve_a2a
+from tests.support.a2a_door import serve_a2a
 from tests.support.doors import web_settings
 from tests.support.hosting import PROJECT
 from tests.support.wait import eventually
@@ -71,8 +71,6 @@ async def _main(directory: Path, port: int) -> None:
     async with serve_a2a(f"sqlite+aiosqlite:///{directory}/platform.db", SlowEcho(), settings=settings, durability="full"):
         await asyncio.Event().wait()
 
-
-__all__ = ["KEY", "A2AProcess"]
 
 if __name__ == "__main__":
     asyncio.run(_main(Path(sys.argv[1]), int(sys.argv[2])))

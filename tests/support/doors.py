@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +14,7 @@ from starlette.routing import Route
 
 from spade_coreason.config.settings import WebSettings
 from spade_coreason.domain.callers import caller_address
-from spade_coreason.doors.authentication import caller_of
+from spade_coreason.doors.authentication import FindCaller, caller_of
 from spade_coreason.doors.caller import Caller
 from spade_coreason.doors.server import DoorRoutes, WebServer
 from spade_coreason.doors.streaming import EventStreamResponse
@@ -119,16 +119,32 @@ def web_settings(**keys: Any) -> WebSettings:
     return WebSettings.model_validate({"port": find_free_ports(1)[0], **keys})
 
 
+async def _find_no_problem() -> str | None:
+    return None
+
+
 @asynccontextmanager
-async def serve(settings: WebSettings, door: ExampleDoor | None = None) -> AsyncIterator[WebServer]:
-    """Run a server with the example door."""
-    door = door or ExampleDoor()
-    server = WebServer(settings, CALLERS.get, door.find_problem, [door.routes])
+async def run_server(
+    settings: WebSettings,
+    find_caller: FindCaller,
+    *routes: DoorRoutes,
+    find_problem: Callable[[], Awaitable[str | None]] = _find_no_problem,
+) -> AsyncIterator[WebServer]:
+    """Run a server with routes."""
+    server = WebServer(settings, find_caller, find_problem, routes)
     await server.start()
     try:
         yield server
     finally:
         await server.close()
+
+
+@asynccontextmanager
+async def serve(settings: WebSettings, door: ExampleDoor | None = None) -> AsyncIterator[WebServer]:
+    """Run a server with the example door."""
+    door = door or ExampleDoor()
+    async with run_server(settings, CALLERS.get, door.routes, find_problem=door.find_problem) as server:
+        yield server
 
 
 @dataclass(frozen=True)

@@ -17,15 +17,10 @@ from spade_coreason.doors.mcp.calls import ToolCallLimits
 from spade_coreason.doors.mcp.routes import make_mcp_routes
 from spade_coreason.doors.server import WebServer
 from spade_coreason.testing import Policy
-from tests.support.door_agents import RunningDoors, make_caller, run_behind_doors
-from tests.support.doors import FRONT_END_KEY, KEY, OTHER_KEY, web_settings
+from tests.support.door_agents import CALLERS, RunningDoors, run_behind_doors
+from tests.support.doors import KEY, run_server, web_settings
 
 _NO_SETTINGS: Mapping[str, Any] = {}
-CALLERS = {
-    KEY: make_caller("website"),
-    OTHER_KEY: make_caller("shop"),
-    FRONT_END_KEY: make_caller("chat", names_users=True),
-}
 
 
 @dataclass
@@ -41,10 +36,6 @@ class McpDoor:
         return f"http://{self.settings.host}:{self.settings.port}/mcp"
 
 
-async def _find_no_problem() -> str | None:
-    return None
-
-
 @asynccontextmanager
 async def serve_agent(
     database: str,
@@ -58,12 +49,8 @@ async def serve_agent(
     settings = web_settings(**web)
     async with run_behind_doors(database, agent, policy=policy) as running:
         routes = make_mcp_routes(running.doors, settings.limits.body_bytes, limits)
-        server = WebServer(settings, callers.get, _find_no_problem, [routes])
-        await server.start()
-        try:
+        async with run_server(settings, callers.get, routes) as server:
             yield McpDoor(running, settings, server)
-        finally:
-            await server.close()
 
 
 @asynccontextmanager

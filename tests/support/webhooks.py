@@ -6,50 +6,21 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, cast
 from urllib.parse import urlsplit
 
-from spade_coreason import AgentDefinition, AgentRequest, Response, Session
 from spade_coreason.config.settings import WebSettings
 from spade_coreason.contracts.base import utc_now
 from spade_coreason.doors import WebhookRing, make_webhook_routes
-from spade_coreason.doors.server import WebServer
 from spade_coreason.doors.webhooks.signatures import sign_github, sign_standard
 from spade_coreason.storage import StoredWebhook, WebhookKind, decode_webhook_secret, make_webhook_secret
 from spade_coreason.testing import Policy
 from tests.support.door_agents import RunningDoors, run_behind_doors
-from tests.support.doors import Reply, ask, web_settings
+from tests.support.doors import Reply, ask, run_server, web_settings
 from tests.support.records import AGENT
 from tests.support.wait import TIMEOUT_S
-
-
-@dataclass
-class Clerk:
-    """An agent that notes what comes, and answers with it."""
-
-    seen: list[tuple[dict[str, Any], dict[str, Any]]] = field(default_factory=list)
-    release: asyncio.Event = field(default_factory=asyncio.Event)
-    owners: list[str] = field(default_factory=list)
-    manifest = AgentDefinition.simple("clerk")
-
-    async def assist(self, request: AgentRequest, session: Session, response: Response) -> None:
-        """Note a request, and answer it. "wait" waits, and "fail" fails."""
-        self.seen.append((dict(request.payload), dict(request.metadata)))
-        self.owners.append(session.identity.id)
-        query = request.payload["query"]
-        if query == "wait":
-            await self.release.wait()
-        if query == "fail":
-            raise ValueError("a secret of the agent")
-        if query == "stream":
-            stream = await response.create_stream()
-            for piece in ("one ", "two"):
-                await stream.write(piece)
-            await stream.close()
-        await response.markdown(f"noted: {query}")
-        await response.data({"number": len(self.seen)}, title="count")
 
 
 @dataclass
@@ -148,14 +119,6 @@ async def serve_webhooks(
         access_requests = running.runtime.gateway.access_requests
         access_requests.access.callers = ring.callers_of(AGENT, {})
         ring.on_lost[AGENT] = access_requests.access_lost.emit
-
-        async def find_problem() -> None:
-            return None
-
         routes = make_webhook_routes(running.doors, ring, settings.public_url)
-        server = WebServer(settings, lambda secret: None, find_problem, [routes])
-        await server.start()
-        try:
+        async with run_server(settings, lambda secret: None, routes):
             yield served
-        finally:
-            await server.close()

@@ -43,7 +43,7 @@ const taskOf = (result) => result.payload?.value ?? result;
 
 const answered = taskOf(await client.sendMessage(say("hello", `${binding}-1`)));
 let streamed = "";
-for await (const event of client.sendMessageStream(say("stream", `${binding}-2`))) {
+for await (const event of client.sendMessageStream(say("report", `${binding}-2`))) {
   const payload = event.payload ?? event;
   if (payload.$case === "artifactUpdate") streamed += payload.value.artifact.parts.map((part) => part.content.value).join("");
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
@@ -19,16 +18,11 @@ from a2a.utils.errors import (
     UnsupportedOperationError,
 )
 
-from spade_coreason import AgentDefinition, AgentRequest, Response, Session
 from spade_coreason.contracts import AgentCapability
 from spade_coreason.domain.quotas import Quotas
 from spade_coreason.testing import Policy
 from tests.support.a2a_door import (
     BINDINGS,
-    CALLERS,
-    KEY,
-    SHOP_KEY,
-    USERS_KEY,
     A2AServer,
     apply,
     message_of,
@@ -37,6 +31,8 @@ from tests.support.a2a_door import (
     state_of,
     text_of,
 )
+from tests.support.door_agents import CALLERS, Desk
+from tests.support.doors import FRONT_END_KEY, KEY, OTHER_KEY
 from tests.support.errors import ExpectedErrors
 from tests.support.wait import eventually
 
@@ -49,56 +45,13 @@ _SUM = AgentCapability(
         "required": ["numbers"],
     },
 )
-_SIMPLE = AgentDefinition.simple("desk", description="A desk for tests.")
-_MANIFEST = _SIMPLE.model_copy(update={"capabilities": [*_SIMPLE.capabilities, _SUM]})
-
-
-class Desk:
-    """An agent that does what the query says, and notes what it was asked."""
-
-    manifest = _MANIFEST
-
-    def __init__(self) -> None:
-        self.release = asyncio.Event()
-        self.seen: list[AgentRequest] = []
-
-    async def assist(self, request: AgentRequest, session: Session, response: Response) -> None:
-        self.seen.append(request)
-        if "numbers" in request.payload:
-            await response.data({"sum": sum(request.payload["numbers"])}, title="The sum")
-            return
-        query = str(request.payload["query"])
-        match query.partition(" ")[0]:
-            case "wait":
-                await self.release.wait()
-            case "stream":
-                stream = await response.create_stream("Report")
-                await stream.write("one ")
-                await self.release.wait()
-                await stream.write("two")
-                await stream.close()
-                return
-            case "think":
-                await response.thought("let me see")
-            case "ask":
-                answer = await response.ask_person("Which colour?", choices=["red", "blue"])
-                await response.markdown(f"painted {answer.text}")
-                return
-            case "other":
-                answer = await response.ask_person("May I?", to="ada@localhost")
-                await response.markdown(f"{answer.text}, they say")
-                return
-            case "fail":
-                raise RuntimeError("a secret")
-            case "link":
-                await response.markdown("https://files.example.org/report.pdf")
-                return
-        await response.markdown(f"done: {query}")
 
 
 @pytest.fixture
 def desk() -> Desk:
-    return Desk()
+    desk = Desk()
+    desk.manifest = Desk.manifest.model_copy(update={"capabilities": [*Desk.manifest.capabilities, _SUM]})
+    return desk
 
 
 @pytest.fixture
@@ -129,7 +82,7 @@ async def test_the_official_client_gets_the_answer(server: A2AServer, binding: s
 @pytest.mark.parametrize("binding", BINDINGS)
 async def test_a_stream_comes_piece_by_piece(server: A2AServer, desk: Desk, binding: str) -> None:
     async with server.client(binding) as client:
-        events = client.send_message(message_of("stream", "m1"))
+        events = client.send_message(message_of("report", "m1"))
         task, kinds = a2a_pb2.Task(), []
         async for event in events:
             kinds.append(event.WhichOneof("payload"))
@@ -160,7 +113,7 @@ async def test_data_are_asked_of_the_capability_that_they_fit(server: A2AServer,
         request.message.parts[0].data.struct_value.update({"numbers": "many"})
         with pytest.raises(InvalidParamsError, match="numbers"):
             await send(client, request)
-    [seen] = desk.seen
+    [seen] = desk.requests
     assert seen.payload == {"numbers": [1, 2.5]}
     assert seen.metadata["capability"] == "sum"
 
@@ -170,12 +123,12 @@ async def test_a_link_is_a_file_both_ways(server: A2AServer, desk: Desk) -> None
         request = message_of("link", "m1")
         request.message.parts.add(url="https://example.org/in.png", filename="in.png", media_type="image/png")
         task = await send(client, request)
-    [attachment] = desk.seen[0].payload["attachments"]
+    [attachment] = desk.requests[0].payload["attachments"]
     assert (attachment["url"], attachment["name"], attachment["type"]) == ("https://example.org/in.png", "in.png", "image/png")
     part = task.artifacts[0].parts[0]
     assert (part.url, part.filename, part.media_type) == (
-        "https://files.example.org/report.pdf",
-        "report.pdf",
+        "https://files.example.org/a/report%201.pdf",
+        "report 1.pdf",
         "application/pdf",
     )
 
@@ -187,9 +140,9 @@ async def test_a_file_in_a_message_is_stored_for_the_agent(server: A2AServer, de
         request.message.parts.add(raw=b"<svg/>", filename="../a b.svg", media_type="image/svg+xml")
         first = await send(client, request)
         assert (await send(client, request)).id == first.id
-        [attachment] = desk.seen[0].payload["attachments"]
+        [attachment] = desk.requests[0].payload["attachments"]
         assert (attachment["name"], attachment["size"]) == ("a b.svg", 6)
-        assert desk.seen[0].payload["query"] == attachment["url"]
+        assert desk.requests[0].payload["query"] == attachment["url"]
         async with httpx.AsyncClient(trust_env=False) as http:
             file = await http.get(attachment["url"])
             assert (file.content, file.headers["content-type"].partition(";")[0]) == (b"<svg/>", "text/plain")
@@ -212,7 +165,7 @@ async def test_a_repeated_message_is_the_same_task(server: A2AServer, desk: Desk
         other = await send(client, message_of("hello", "m2", context_id="trip"))
         assert other.id != first.id
         assert other.context_id == "trip"
-    assert len({request.session_id for request in desk.seen}) == 1
+    assert len(set(desk.sessions)) == 1
     assert len(desk.seen) == 2
 
 
@@ -220,7 +173,7 @@ async def test_a_repeated_message_is_the_same_task(server: A2AServer, desk: Desk
 async def test_a_client_that_goes_away_does_not_end_its_task(server: A2AServer, desk: Desk, binding: str) -> None:
     """As a2a-python 296."""
     async with server.client(binding) as client:
-        events = client.send_message(message_of("stream", "m1"))
+        events = client.send_message(message_of("report", "m1"))
         first = await anext(aiter(events))
     async with server.client(binding) as client:
         await eventually(lambda: len(desk.seen) == 1)
@@ -238,7 +191,7 @@ async def test_a_client_that_goes_away_does_not_end_its_task(server: A2AServer, 
 async def test_a_task_is_current_however_often_it_is_asked_for(server: A2AServer, desk: Desk) -> None:
     """As a2a-python 1188. Forty times, since a running request answers to sixteen addresses only."""
     async with server.client(streaming=False) as client:
-        request = message_of("stream", "m1")
+        request = message_of("report", "m1")
         request.configuration.return_immediately = True
         begun = await send(client, request)
         assert state_of(begun) in ("SUBMITTED", "WORKING")
@@ -288,7 +241,7 @@ async def test_a_question_to_the_caller_is_answered_by_the_next_message(url: str
             await send(client, message_of("green", "m2", task_id=task.id))
         with pytest.raises(InvalidParamsError, match="contextId"):
             await send(client, message_of("blue", "m2", task_id=task.id, context_id="another"))
-        async with server.client(binding, SHOP_KEY) as shop:
+        async with server.client(binding, OTHER_KEY) as shop:
             with pytest.raises(TaskNotFoundError):
                 await send(shop, message_of("red", "m2", task_id=task.id))
         done = await send(client, message_of("blue", "m3", task_id=task.id))
@@ -313,7 +266,7 @@ async def test_a_question_is_answered_after_a_restart(url: str) -> None:
 
 async def test_who_waits_for_somebody_else_can_answer_nothing(server: A2AServer) -> None:
     async with server.client(streaming=False) as client:
-        task = await send(client, message_of("other", "m1"))
+        task = await send(client, message_of("delegate", "m1"))
         assert (state_of(task), task.status.message.parts[0].text) == (
             "WORKING",
             "The agent has asked another person, and waits for the answer.",
@@ -354,7 +307,7 @@ async def test_a_question_is_cancelled(server: A2AServer) -> None:
 
 
 async def test_a_failure_has_its_incident_and_no_details(server: A2AServer, expected_errors: ExpectedErrors) -> None:
-    expected_errors("RuntimeError: a secret")
+    expected_errors("RuntimeError: a secret of the agent")
     async with server.client() as client:
         task = await send(client, message_of("fail", "m1"))
         stored = await client.get_task(a2a_pb2.GetTaskRequest(id=task.id))
@@ -397,7 +350,7 @@ async def test_a_stop_ends_streams_and_the_task_is_working(url: str, desk: Desk,
 
 @pytest.mark.parametrize("binding", BINDINGS)
 async def test_tasks_are_listed_in_pages(server: A2AServer, desk: Desk, binding: str) -> None:
-    async with server.client(binding) as client, server.client(binding, SHOP_KEY) as shop:
+    async with server.client(binding) as client, server.client(binding, OTHER_KEY) as shop:
         done = [(await send(client, message_of(f"hello {n}", f"m{n}", context_id=f"c{n % 2}"))).id for n in range(7)]
         request = message_of("wait", "w1", context_id="c0")
         events = aiter(client.send_message(request))
@@ -439,7 +392,7 @@ async def test_nothing_crosses_between_callers_and_doors(server: A2AServer, desk
             await client.get_task(a2a_pb2.GetTaskRequest(id=str(other_door)))
         assert (await client.list_tasks(a2a_pb2.ListTasksRequest(context_id="t"))).total_size == 0
         users = [{"X-Forwarded-User": "ada"}, {"X-Forwarded-User": "website"}]
-        others: list[tuple[str, dict[str, str]]] = [(SHOP_KEY, {}), *((USERS_KEY, user) for user in users)]
+        others: list[tuple[str, dict[str, str]]] = [(OTHER_KEY, {}), *((FRONT_END_KEY, user) for user in users)]
         ids = [task.id, question.id, waiting.id, str(other_door), str(uuid4()), "../tasks", task.id.upper(), f" {task.id}"]
         tries = 0
         for key, headers in others:
@@ -460,7 +413,7 @@ async def test_nothing_crosses_between_callers_and_doors(server: A2AServer, desk
                 answer = (await http.post(server.url, json=same)).json()["result"]["task"]
                 assert answer["id"] != task.id
         assert tries >= 50
-        sessions = {request.session_id for request in desk.seen if request.payload["query"] == "hello"}
+        sessions = {session for (_, query), session in zip(desk.seen, desk.sessions, strict=True) if query == "hello"}
         assert len(sessions) == 4
         desk.release.set()
 
@@ -477,7 +430,7 @@ async def test_a_key_is_needed_also_for_the_card(server: A2AServer) -> None:
         assert (await http.get(server.url.replace("/a2a/", "/a2a/no-"))).status_code == 404
         assert (await http.get(f"{server.url}/a-tenant/tasks")).status_code == 404
         card = await A2ACardResolver(http, server.url).get_agent_card()
-    assert (card.name, card.description, card.version) == ("desk", "A desk for tests.", "0.1.0")
+    assert (card.name, card.description, card.version) == ("Desk", "Does what you say.", "0.1.0")
     assert [skill.id for skill in card.skills] == ["chat", "sum"]
     assert card.capabilities.streaming
     assert not card.capabilities.push_notifications

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.doors.a2a.test_a2a import Desk
-from tests.support.a2a_door import BINDINGS, KEY, serve_a2a
+from tests.support.a2a_door import BINDINGS, serve_a2a
+from tests.support.door_agents import Desk
+from tests.support.doors import KEY
 from tests.support.hosting import PROJECT
 
 _PACKAGE = "@a2a-js/sdk@1.3.0"

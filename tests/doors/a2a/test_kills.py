@@ -11,8 +11,8 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.support.a2a_door import KEY
 from tests.support.a2a_process import A2AProcess
+from tests.support.doors import KEY
 from tests.support.long_forms import short_and_long_in_release
 
 SEED = int(os.environ.get("CHAOS_SEED", random.SystemRandom().randrange(2**32)))

@@ -13,8 +13,10 @@ import pytest
 from spade_coreason.operations.definition import Actor, Call, CallerKind
 from spade_coreason.operations.initiative.questions import OwnAnswer, answer_question
 from spade_coreason.testing import Policy
+from tests.support.door_agents import Desk
+from tests.support.doors import FRONT_END_KEY, KEY, OTHER_KEY
 from tests.support.errors import ExpectedErrors
-from tests.support.openai_door import FRONT_END_KEY, KEY, MODEL, OTHER_KEY, Clerk, OpenAIDoor, serve_agent
+from tests.support.openai_door import MODEL, OpenAIDoor, serve_agent
 from tests.support.records import AGENT, ALICE
 from tests.support.wait import eventually
 
@@ -35,7 +37,7 @@ async def stream_of(door: OpenAIDoor, text: str, **options: Any) -> Any:
 
 
 async def test_the_models_are_the_agents_that_the_key_opens(url: str) -> None:
-    async with serve_agent(url, Clerk()) as door:
+    async with serve_agent(url, Desk()) as door:
         models = [model async for model in door.client().models.list()]
         assert [model.id for model in models] == [MODEL]
         assert (await door.client().models.retrieve(MODEL)).id == MODEL
@@ -47,25 +49,25 @@ async def test_the_models_are_the_agents_that_the_key_opens(url: str) -> None:
 
 
 async def test_a_chat_is_answered(url: str) -> None:
-    clerk = Clerk()
-    async with serve_agent(url, clerk) as door:
+    desk = Desk()
+    async with serve_agent(url, desk) as door:
         completion = await door.client().chat.completions.create(model=MODEL, messages=said("hello"))
     [choice] = completion.choices
     assert (choice.message.content, choice.finish_reason) == ("done: hello", "stop")
     assert completion.usage is None
     assert completion.id.startswith("chatcmpl-")
-    assert clerk.seen == [("website@callers.invalid", "hello")]
+    assert desk.seen == [("website@callers.invalid", "hello")]
 
 
 async def test_the_client_without_await_works_too(url: str) -> None:
-    async with serve_agent(url, Clerk()) as door:
+    async with serve_agent(url, Desk()) as door:
         create: Any = door.blocking_client().chat.completions.create
         completion = await asyncio.to_thread(lambda: create(model=MODEL, messages=said("hello")))
         assert completion.choices[0].message.content == "done: hello"
 
 
 async def test_a_stream_has_the_pieces_thoughts_and_tokens(url: str) -> None:
-    async with serve_agent(url, Clerk()) as door:
+    async with serve_agent(url, Desk()) as door:
         create: Any = door.client().chat.completions.create
         chunks = [chunk async for chunk in await create(model=MODEL, messages=said("stream"), stream=True)]
         pieces = [chunk.choices[0].delta.content for chunk in chunks if chunk.choices[0].delta.content]
@@ -83,7 +85,7 @@ async def test_a_stream_has_the_pieces_thoughts_and_tokens(url: str) -> None:
 
 
 async def test_thoughts_data_and_tokens_are_in_a_whole_answer(url: str) -> None:
-    async with serve_agent(url, Clerk()) as door:
+    async with serve_agent(url, Desk()) as door:
         create: Any = door.client().chat.completions.create
         thought = await create(model=MODEL, messages=said("think"))
         assert thought.choices[0].message.reasoning_content == "let me see"
@@ -96,7 +98,7 @@ async def test_thoughts_data_and_tokens_are_in_a_whole_answer(url: str) -> None:
 
 async def test_failures_have_the_incident_and_not_the_reason(url: str, expected_errors: ExpectedErrors) -> None:
     expected_errors("a secret of the agent")
-    async with serve_agent(url, Clerk()) as door:
+    async with serve_agent(url, Desk()) as door:
         with pytest.raises(openai.InternalServerError) as failed:
             await ask(door, "fail")
         body = failed.value.body
@@ -133,30 +135,30 @@ async def test_failures_have_the_incident_and_not_the_reason(url: str, expected_
     ],
 )
 async def test_a_body_that_is_wrong_is_refused(url: str, body: bytes, status: int) -> None:
-    clerk = Clerk()
-    async with serve_agent(url, clerk) as door, door.http() as http:
+    desk = Desk()
+    async with serve_agent(url, desk) as door, door.http() as http:
         reply = await http.post("/v1/chat/completions", content=body.replace(b'"agent"', f'"{MODEL}"'.encode()))
         assert reply.status_code == status
         assert reply.json()["error"]["message"]
-    assert clerk.seen == []
+    assert desk.seen == []
 
 
 async def test_a_system_prompt_is_ignored_or_refused(url: str) -> None:
-    clerk = Clerk()
+    desk = Desk()
     messages = [{"role": "system", "content": "You are a pirate."}, *said("hello")]
-    async with serve_agent(url, clerk) as door:
+    async with serve_agent(url, desk) as door:
         completion = await door.client().chat.completions.create(model=MODEL, messages=messages)
         assert completion.choices[0].message.content == "done: hello"
-    async with serve_agent(url, clerk, system_prompt="refuse") as door:
+    async with serve_agent(url, desk, system_prompt="refuse") as door:
         with pytest.raises(openai.BadRequestError):
             await door.client().chat.completions.create(model=MODEL, messages=messages)
         assert await ask(door, "hello") == "done: hello"
-    assert [query for _, query in clerk.seen] == ["hello", "hello"]
+    assert [query for _, query in desk.seen] == ["hello", "hello"]
 
 
 async def test_a_stream_that_is_silent_has_comments_and_its_request_goes_on_without_its_client(url: str) -> None:
-    clerk = Clerk()
-    async with serve_agent(url, clerk, keep_alive_s=0.01) as door:
+    desk = Desk()
+    async with serve_agent(url, desk, keep_alive_s=0.01) as door:
         async with door.http() as http:
             body = {"model": MODEL, "messages": said("wait"), "stream": True}
             async with http.stream("POST", "/v1/chat/completions", json=body) as reply:
@@ -164,25 +166,25 @@ async def test_a_stream_that_is_silent_has_comments_and_its_request_goes_on_with
                     if line.startswith(":"):
                         break
         await eventually(lambda: door.running.doors.open_count == 0)
-        clerk.release.set()
-        await eventually(lambda: clerk.done == ["wait"])
+        desk.release.set()
+        await eventually(lambda: desk.done == ["wait"])
 
 
 async def test_a_client_that_is_gone_closes_the_reply_and_gets_the_answer_by_its_key(url: str) -> None:
-    clerk = Clerk()
-    async with serve_agent(url, clerk) as door:
+    desk = Desk()
+    async with serve_agent(url, desk) as door:
         options: Any = {"extra_headers": {"Idempotency-Key": "k-1"}}
         with pytest.raises(openai.APITimeoutError):
-            await door.client(timeout=0.5).chat.completions.create(model=MODEL, messages=said("hold"), **options)
+            await door.client(timeout=0.5).chat.completions.create(model=MODEL, messages=said("wait"), **options)
         await eventually(lambda: door.running.doors.open_count == 0)
-        clerk.release.set()
-        assert await ask(door, "hold", **options) == "done: hold"
-    assert len(clerk.seen) == 1
+        desk.release.set()
+        assert await ask(door, "wait", **options) == "done: wait"
+    assert len(desk.seen) == 1
 
 
 async def test_an_idempotency_key_is_one_request(url: str) -> None:
-    clerk = Clerk()
-    async with serve_agent(url, clerk) as door:
+    desk = Desk()
+    async with serve_agent(url, desk) as door:
         options: Any = {"extra_headers": {"Idempotency-Key": "order 7"}}
         create: Any = door.client().chat.completions.create
         first = await create(model=MODEL, messages=said("hello"), **options)
@@ -193,60 +195,60 @@ async def test_an_idempotency_key_is_one_request(url: str) -> None:
         with pytest.raises(openai.UnprocessableEntityError) as refused:
             await create(model=MODEL, messages=said("another"), **options)
         assert refused.value.code == "idempotency_key_reused"
-        assert len(clerk.seen) == 1
+        assert len(desk.seen) == 1
         assert await ask(door, "hello", key=OTHER_KEY, **options) == "done: hello"
         assert await ask(door, "hello") == "done: hello"
-    assert [owner for owner, _ in clerk.seen] == ["website@callers.invalid", "shop@callers.invalid", "website@callers.invalid"]
+    assert [owner for owner, _ in desk.seen] == ["website@callers.invalid", "shop@callers.invalid", "website@callers.invalid"]
 
 
 async def test_a_conversation_goes_on_by_the_messages_that_a_client_sends_again(url: str) -> None:
-    clerk = Clerk()
-    async with serve_agent(url, clerk) as door:
+    desk = Desk()
+    async with serve_agent(url, desk) as door:
         assert await ask(door, "hi") == "done: hi"
         assert await ask(door, "hi", " done:  hi ", "more") == "done: more"
         assert await ask(door, "hi", "done: hi", "more", "done: more", "again") == "done: again"
-        assert len(set(clerk.sessions)) == 1
+        assert len(set(desk.sessions)) == 1
         await ask(door, "hi", "done: hi", "more", key=OTHER_KEY)
         await ask(door, "hi", "something else", "more")
-        assert len(set(clerk.sessions)) == 3
+        assert len(set(desk.sessions)) == 3
 
 
 async def test_two_conversations_that_begin_alike_are_never_mixed(url: str) -> None:
-    clerk = Clerk()
-    async with serve_agent(url, clerk) as door:
+    desk = Desk()
+    async with serve_agent(url, desk) as door:
         await ask(door, "hi")
         await ask(door, "hi")
         await ask(door, "hi", "done: hi", "mine")
         await ask(door, "hi", "done: hi", "yours")
-        assert len(set(clerk.sessions)) == 4
+        assert len(set(desk.sessions)) == 4
         await ask(door, "hi", "done: hi", "mine", "done: mine", "more")
         await ask(door, "hi", "done: hi", "yours", "done: yours", "more")
-        assert clerk.sessions[4:] == clerk.sessions[2:4]
+        assert desk.sessions[4:] == desk.sessions[2:4]
 
 
 @pytest.mark.parametrize("header", ["X-Conversation-Id", "X-OpenWebUI-Chat-Id"])
 async def test_a_header_names_the_conversation_of_its_caller_only(url: str, header: str) -> None:
-    clerk = Clerk()
+    desk = Desk()
     named: Any = {"extra_headers": {header: "chat-1"}}
-    async with serve_agent(url, clerk) as door:
+    async with serve_agent(url, desk) as door:
         await ask(door, "hi", **named)
         await ask(door, "more", **named)
-        assert len(set(clerk.sessions)) == 1
+        assert len(set(desk.sessions)) == 1
         await ask(door, "more", **named, key=OTHER_KEY)
         for user in ("ada", "ben", "ada"):
             headers = {header: "chat-1", "X-OpenWebUI-User-Id": user}
             await ask(door, "mine", key=FRONT_END_KEY, extra_headers=headers)
-        assert len(set(clerk.sessions)) == 4
-        assert clerk.sessions[-1] == clerk.sessions[-3]
+        assert len(set(desk.sessions)) == 4
+        assert desk.sessions[-1] == desk.sessions[-3]
         for name in ("", "{{LIBRECHAT_BODY_CONVERSATIONID}}", "new"):
             await ask(door, "hi", extra_headers={header: name})
-        assert len(set(clerk.sessions)) == 7
+        assert len(set(desk.sessions)) == 7
         with pytest.raises(openai.BadRequestError):
             await ask(door, "hi", extra_headers={header: "a b"})
 
 
 async def test_a_front_end_must_name_the_user(url: str) -> None:
-    async with serve_agent(url, Clerk()) as door:
+    async with serve_agent(url, Desk()) as door:
         with pytest.raises(openai.BadRequestError):
             await ask(door, "hi", key=FRONT_END_KEY)
 
@@ -276,18 +278,18 @@ ASSISTANT: With a key.
 async def test_prompts_of_a_front_end_for_itself_never_reach_the_agent(
     url: str, prompt: str, answer: dict[str, object]
 ) -> None:
-    clerk = Clerk()
-    async with serve_agent(url, clerk) as door:
+    desk = Desk()
+    async with serve_agent(url, desk) as door:
         assert json.loads(await ask(door, prompt)) == answer
         stream = await stream_of(door, prompt)
         assert json.loads("".join([chunk.choices[0].delta.content or "" async for chunk in stream])) == answer
-    assert clerk.seen == []
+    assert desk.seen == []
 
 
 @pytest.mark.parametrize("is_stream", [False, True])
 async def test_a_question_to_the_caller_is_the_answer_and_the_next_message_answers_it(url: str, is_stream: bool) -> None:
-    clerk = Clerk()
-    async with serve_agent(url, clerk) as door:
+    desk = Desk()
+    async with serve_agent(url, desk) as door:
         named: Any = {"extra_headers": {"X-Conversation-Id": "c"}}
 
         async def say(text: str, **options: Any) -> str:
@@ -311,13 +313,13 @@ async def test_a_question_to_the_caller_is_the_answer_and_the_next_message_answe
 
 
 async def test_a_request_that_runs_at_a_stop_names_itself_and_is_answered_later(url: str) -> None:
-    clerk = Clerk()
+    desk = Desk()
     options: Any = {"extra_headers": {"Idempotency-Key": "k"}}
-    async with serve_agent(url, clerk) as door:
-        plain = asyncio.create_task(ask(door, "hold", **options))
+    async with serve_agent(url, desk) as door:
+        plain = asyncio.create_task(ask(door, "wait", **options))
         create: Any = door.client().chat.completions.create
-        stream = await create(model=MODEL, messages=said("hold"), stream=True, **options)
-        await eventually(lambda: len(clerk.seen) == 1 and door.running.doors.open_count == 2)
+        stream = await create(model=MODEL, messages=said("wait"), stream=True, **options)
+        await eventually(lambda: len(desk.seen) == 1 and door.running.doors.open_count == 2)
         await door.running.runtime.close_channels()
         with pytest.raises(openai.InternalServerError) as stopped:
             await plain
@@ -328,15 +330,15 @@ async def test_a_request_that_runs_at_a_stop_names_itself_and_is_answered_later(
         assert isinstance(error.body, dict)
         assert error.code == "interrupted"
         assert UUID(error.body["request_id"])
-    clerk.release.set()
-    async with serve_agent(url, clerk) as door:
-        assert await ask(door, "hold", **options) == "done: hold"
+    desk.release.set()
+    async with serve_agent(url, desk) as door:
+        assert await ask(door, "wait", **options) == "done: wait"
 
 
 async def test_a_request_that_waits_for_somebody_else_says_so_and_is_answered_later(url: str) -> None:
-    clerk = Clerk()
+    desk = Desk()
     options: Any = {"extra_headers": {"Idempotency-Key": "k", "X-Conversation-Id": "c"}}
-    async with serve_agent(url, clerk, policy=Policy(operators=frozenset({ALICE}))) as door:
+    async with serve_agent(url, desk, policy=Policy(operators=frozenset({ALICE}))) as door:
         first = await ask(door, "delegate", **options)
         assert "waits for the answer of another person" in first
         assert await ask(door, "hello", extra_headers={"X-Conversation-Id": "c"}) == "done: hello"

@@ -9,7 +9,9 @@ from uuid import uuid4
 import httpx
 
 from spade_coreason.doors.openai.conversations import derive_request_id
-from tests.support.openai_door import CALLERS, FRONT_END_KEY, KEY, MODEL, OTHER_KEY, Clerk, serve_agent
+from tests.support.door_agents import CALLERS, Desk
+from tests.support.doors import FRONT_END_KEY, KEY, OTHER_KEY
+from tests.support.openai_door import MODEL, serve_agent
 from tests.support.records import AGENT
 
 WHO = {
@@ -25,8 +27,8 @@ def said(text: str) -> list[dict[str, str]]:
 
 
 async def test_ids_of_another_caller_open_nothing(url: str) -> None:
-    clerk, tries = Clerk(), 0
-    async with serve_agent(url, clerk) as door, httpx.AsyncClient(base_url=f"{door.url}/v1", timeout=30) as http:
+    desk, tries = Desk(), 0
+    async with serve_agent(url, desk) as door, httpx.AsyncClient(base_url=f"{door.url}/v1", timeout=30) as http:
 
         async def post(who: str, path: str, body: dict[str, Any], **headers: str) -> httpx.Response:
             return await http.post(path, json={"model": MODEL, **body}, headers={**WHO[who], **headers})
@@ -37,8 +39,8 @@ async def test_ids_of_another_caller_open_nothing(url: str) -> None:
             reply = await post(who, "/responses", {"input": f"secret of {who}"}, **named)
             made[who] = reply.json()["id"]
             assert (await post(who, "/responses", {"input": "ask me"}, **{"X-Conversation-Id": "asked"})).status_code == 200
-        assert len(set(made.values())) == len(set(clerk.sessions)) / 2 == len(WHO)
-        asked_by = list(zip([owner for owner, _ in clerk.seen], clerk.sessions, strict=True))
+        assert len(set(made.values())) == len(set(desk.sessions)) / 2 == len(WHO)
+        asked_by = list(zip([owner for owner, _ in desk.seen], desk.sessions, strict=True))
         own_sessions = {who: {session for owner, session in asked_by if owner == _address(who)} for who in WHO}
         for owner, other in permutations(WHO, 2):
             response = made[owner]
@@ -60,11 +62,11 @@ async def test_ids_of_another_caller_open_nothing(url: str) -> None:
             ]
             for headers in ({"X-Conversation-Id": "shared"}, {"X-OpenWebUI-Chat-Id": "openai-shared"}):
                 await post(other, "/chat/completions", {"messages": history}, **headers)
-                assert clerk.seen[-1][0] == _address(other)
-                assert clerk.sessions[-1] not in own_sessions[owner]
+                assert desk.seen[-1][0] == _address(other)
+                assert desk.sessions[-1] not in own_sessions[owner]
                 tries += 1
             reply = await post(other, "/chat/completions", {"messages": history})
-            assert clerk.sessions[-1] not in own_sessions[owner]
+            assert desk.sessions[-1] not in own_sessions[owner]
             tries += 1
         for who in WHO:  # each answers its own question only
             reply = await post(who, "/chat/completions", {"messages": said("red")}, **{"X-Conversation-Id": "asked"})

@@ -14,7 +14,9 @@ from spade_coreason.contracts.base import utc_now
 from spade_coreason.exceptions import FileError
 from spade_coreason.memory.erasure import erase_person
 from spade_coreason.storage.inbox import Inbox
-from tests.support.openai_door import KEY, MODEL, OTHER_KEY, Clerk, OpenAIDoor, serve_agent
+from tests.support.door_agents import Desk
+from tests.support.doors import KEY, OTHER_KEY
+from tests.support.openai_door import MODEL, OpenAIDoor, serve_agent
 
 PICTURE = b"\x89PNG\r\n\x1a\n" + bytes(100)
 PICTURE_URL = f"data:image/png;base64,{b64encode(PICTURE).decode()}"
@@ -34,20 +36,18 @@ TEXT = {"type": "text", "text": "what is this?"}
 
 
 async def test_a_picture_is_an_attachment_that_the_agent_fetches(url: str) -> None:
-    class Reader(Clerk):
+    class Reader(Desk):
         async def assist(self, request: AgentRequest, session: Session, response: Response) -> None:
             await super().assist(request, session, response)
             [attachment] = request.payload["attachments"]
-            assert self.files is not None
-            self.fetched = await self.files.fetch(attachment["url"], types=("image/*",))
+            self.fetched = await own.fetch(attachment["url"], types=("image/*",))
 
     reader = Reader()
     async with serve_agent(url, reader) as door:
         own = Files(_refuse_upload, own_urls=[f"{door.url}/files/"])
-        reader.files = own
         assert await send(door, TEXT, picture()) == "done: what is this?"
         assert (reader.fetched.data, reader.fetched.type, reader.fetched.name) == (PICTURE, "image/png", "image.png")
-        [attachment] = reader.payloads[0]["attachments"]
+        [attachment] = reader.requests[0].payload["attachments"]
         assert attachment["size"] == len(PICTURE)
         with pytest.raises(FileError):
             await Files(_refuse_upload).fetch(attachment["url"])
@@ -58,8 +58,8 @@ async def _refuse_upload(*_: object) -> str:
 
 
 async def test_files_of_both_kinds_of_requests_are_attachments(url: str) -> None:
-    clerk = Clerk()
-    async with serve_agent(url, clerk) as door, door.http(None) as http:
+    desk = Desk()
+    async with serve_agent(url, desk) as door, door.http(None) as http:
         data = b64encode(b"a,b\n1,2\n").decode()
         await send(door, TEXT, {"type": "file", "file": {"filename": "../x.csv", "file_data": f"data:text/csv;base64,{data}"}})
         content: Any = [
@@ -68,21 +68,21 @@ async def test_files_of_both_kinds_of_requests_are_attachments(url: str) -> None
             {"type": "input_file", "file_url": "https://example.org/long.pdf"},
         ]
         await door.client().responses.create(model=MODEL, input=[{"role": "user", "content": content}])
-        for payload in clerk.payloads:
-            file = next(each for each in payload["attachments"] if each["name"] == "x.csv")
+        for request in desk.requests:
+            file = next(each for each in request.payload["attachments"] if each["name"] == "x.csv")
             assert (await http.get(file["url"])).content == b"a,b\n1,2\n"
-        elsewhere = clerk.payloads[1]["attachments"][0]
-        assert (elsewhere["url"], elsewhere["name"]) == ("https://example.org/long.pdf", "long.pdf")
-        assert clerk.payloads[1]["query"].splitlines() == [each["url"] for each in clerk.payloads[1]["attachments"]]
+        attachments = desk.requests[1].payload["attachments"]
+        assert (attachments[0]["url"], attachments[0]["name"]) == ("https://example.org/long.pdf", "long.pdf")
+        assert desk.requests[1].payload["query"].splitlines() == [each["url"] for each in attachments]
 
 
 async def test_a_link_is_unguessable_and_nothing_in_it_runs(url: str) -> None:
-    clerk = Clerk()
+    desk = Desk()
     page = f"data:text/html;base64,{b64encode(b'<script>alert(1)</script>').decode()}"
     drawing = f"data:image/svg+xml;base64,{b64encode(b'<svg/>').decode()}"
-    async with serve_agent(url, clerk) as door, door.http(None) as http:
+    async with serve_agent(url, desk) as door, door.http(None) as http:
         await send(door, picture(), picture(page), picture(drawing))
-        links = [each["url"] for each in clerk.payloads[0]["attachments"]]
+        links = [each["url"] for each in desk.requests[0].payload["attachments"]]
         for link in links:
             reply = await http.get(link)
             assert reply.headers["content-disposition"].startswith("attachment")
@@ -98,14 +98,14 @@ async def test_a_link_is_unguessable_and_nothing_in_it_runs(url: str) -> None:
 
 
 async def test_the_same_request_has_the_same_links_and_another_has_others(url: str) -> None:
-    clerk = Clerk()
+    desk = Desk()
     options: Any = {"extra_headers": {"Idempotency-Key": "k"}}
-    async with serve_agent(url, clerk) as door:
+    async with serve_agent(url, desk) as door:
         assert await send(door, TEXT, picture(), **options) == "done: what is this?"
         assert await send(door, TEXT, picture(), **options) == "done: what is this?"
         await send(door, TEXT, picture())
         await send(door, TEXT, picture(), key=OTHER_KEY, **options)
-        links = [payload["attachments"][0]["url"] for payload in clerk.payloads]
+        links = [request.payload["attachments"][0]["url"] for request in desk.requests]
         assert len(links) == len(set(links)) == 3
         with pytest.raises(openai.UnprocessableEntityError):
             await send(door, TEXT, **options)
@@ -124,25 +124,25 @@ async def test_the_same_request_has_the_same_links_and_another_has_others(url: s
     ],
 )
 async def test_a_file_that_is_wrong_or_too_large_is_refused(url: str, link: str, status: int) -> None:
-    clerk = Clerk()
-    async with serve_agent(url, clerk) as door:
+    desk = Desk()
+    async with serve_agent(url, desk) as door:
         with pytest.raises(openai.APIStatusError) as refused:
             await send(door, TEXT, picture(link))
         assert refused.value.status_code == status
         with pytest.raises(openai.APIStatusError):
             await send(door, *[picture()] * 21)
-    assert clerk.seen == []
+    assert desk.seen == []
 
 
 async def test_files_are_deleted_with_their_owner_with_their_conversation_and_after_seven_days(url: str) -> None:
-    clerk = Clerk()
-    async with serve_agent(url, clerk) as door, door.http(None) as http:
+    desk = Desk()
+    async with serve_agent(url, desk) as door, door.http(None) as http:
         named: Any = {"extra_headers": {"X-Conversation-Id": "c"}}
         await send(door, picture())
         await send(door, picture(), **named)
         await send(door, picture(), key=OTHER_KEY)
         await send(door, picture(), key=OTHER_KEY)
-        links = [payload["attachments"][0]["url"] for payload in clerk.payloads]
+        links = [request.payload["attachments"][0]["url"] for request in desk.requests]
 
         async def find_left() -> list[int]:
             return [number for number, link in enumerate(links) if (await http.get(link)).status_code == 200]
@@ -165,7 +165,7 @@ async def test_files_are_deleted_with_their_owner_with_their_conversation_and_af
 
 
 async def test_a_refused_request_leaves_no_file(url: str) -> None:
-    async with serve_agent(url, Clerk()) as door:
+    async with serve_agent(url, Desk()) as door:
         access = door.running.runtime.gateway.access_requests.access
         callers, access.callers = access.callers, {}
         with pytest.raises(openai.PermissionDeniedError):

@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.openai_door import KEY, MODEL, Clerk, OpenAIDoor, serve_agent
+from tests.support.door_agents import Desk
+from tests.support.doors import KEY
+from tests.support.openai_door import MODEL, OpenAIDoor, serve_agent
 
 _SCRIPTS = Path(__file__).parent / "node"
 _BUILD = Path(__file__).parents[3] / "build" / "node-clients"
@@ -55,7 +57,7 @@ async def run(packages: Path, script: str, door: OpenAIDoor) -> Any:
 
 
 async def test_the_client_of_openai_for_node(url: str, packages: Path) -> None:
-    async with serve_agent(url, Clerk()) as door:
+    async with serve_agent(url, Desk()) as door:
         found = await run(packages, "openai_client.js", door)
     assert found == {
         "models": [MODEL],
@@ -70,8 +72,8 @@ async def test_the_client_of_openai_for_node(url: str, packages: Path) -> None:
 
 
 async def test_the_ai_sdk_of_vercel(url: str, packages: Path) -> None:
-    clerk = Clerk()
-    async with serve_agent(url, clerk) as door:
+    desk = Desk()
+    async with serve_agent(url, desk) as door:
         found = await run(packages, "ai_client.js", door)
     for name in ("responses", "chat", "compatible"):
         # OpenAI's chat completions have no place for thoughts; the provider for compatible servers reads them.
@@ -83,5 +85,5 @@ async def test_the_ai_sdk_of_vercel(url: str, packages: Path) -> None:
             "thoughts": thoughts,
             "tokens": 25,
         }
-    sessions = {query: session for (_, query), session in zip(clerk.seen, clerk.sessions, strict=True)}
+    sessions = {query: session for (_, query), session in zip(desk.seen, desk.sessions, strict=True)}
     assert sessions["hello compatible"] == sessions["more"]  # the last one of the three

@@ -9,8 +9,10 @@ from uuid import uuid4
 import openai
 import pytest
 
+from tests.support.door_agents import Desk
+from tests.support.doors import KEY, OTHER_KEY
 from tests.support.errors import ExpectedErrors
-from tests.support.openai_door import KEY, MODEL, OTHER_KEY, Clerk, OpenAIDoor, serve_agent
+from tests.support.openai_door import MODEL, OpenAIDoor, serve_agent
 from tests.support.wait import eventually
 
 
@@ -19,19 +21,19 @@ async def respond(door: OpenAIDoor, text: Any, key: str = KEY, **options: Any) -
 
 
 async def test_a_response_goes_on_from_the_one_before(url: str) -> None:
-    clerk = Clerk()
-    async with serve_agent(url, clerk) as door:
+    desk = Desk()
+    async with serve_agent(url, desk) as door:
         first = await respond(door, "hello")
         assert (first.output_text, first.status, first.usage) == ("done: hello", "completed", None)
         second = await respond(door, [{"role": "user", "content": "more"}], previous_response_id=first.id)
         assert (second.output_text, second.previous_response_id) == ("done: more", first.id)
         await respond(door, "third", previous_response_id=second.id)
-        assert len(set(clerk.sessions)) == 1
+        assert len(set(desk.sessions)) == 1
         await respond(door, "a new one")
         await respond(door, "in c", conversation="c")
         await respond(door, "in c", conversation={"id": "c"})
         await respond(door, "in c", extra_headers={"X-Conversation-Id": "c"})
-        assert len(set(clerk.sessions)) == 3
+        assert len(set(desk.sessions)) == 3
         for wrong in ("resp_" + uuid4().hex, "nonsense"):
             with pytest.raises(openai.BadRequestError) as refused:
                 await respond(door, "more", previous_response_id=wrong)
@@ -41,10 +43,10 @@ async def test_a_response_goes_on_from_the_one_before(url: str) -> None:
 
 
 async def test_a_response_is_fetched_by_its_caller_only_also_after_a_restart(url: str) -> None:
-    async with serve_agent(url, Clerk()) as door:
+    async with serve_agent(url, Desk()) as door:
         made = await respond(door, "hello")
         assert (await door.client().responses.retrieve(made.id)).output_text == "done: hello"
-    async with serve_agent(url, Clerk()) as door:
+    async with serve_agent(url, Desk()) as door:
         fetched = await door.client().responses.retrieve(made.id)
         assert (fetched.id, fetched.output_text, fetched.status) == (made.id, "done: hello", "completed")
         stream: Any = await door.client().responses.retrieve(made.id, stream=True)
@@ -59,7 +61,7 @@ async def test_a_response_is_fetched_by_its_caller_only_also_after_a_restart(url
 
 
 async def test_a_stream_has_the_events_of_openai(url: str) -> None:
-    async with serve_agent(url, Clerk()) as door:
+    async with serve_agent(url, Desk()) as door:
         events = [event async for event in await respond(door, "think", stream=True)]
     kinds = [event.type for event in events]
     assert kinds == [
@@ -87,14 +89,14 @@ async def test_a_stream_has_the_events_of_openai(url: str) -> None:
 
 
 async def test_the_stream_helper_of_the_client_reads_it(url: str) -> None:
-    async with serve_agent(url, Clerk()) as door, door.client().responses.stream(model=MODEL, input="stream") as stream:
+    async with serve_agent(url, Desk()) as door, door.client().responses.stream(model=MODEL, input="stream") as stream:
         deltas = [event.delta async for event in stream if event.type == "response.output_text.delta"]
         final = await stream.get_final_response()
     assert (deltas, final.output_text) == (["one ", "two ", "three"], "one two three")
 
 
 async def test_tokens_are_in_a_response(url: str) -> None:
-    async with serve_agent(url, Clerk()) as door:
+    async with serve_agent(url, Desk()) as door:
         usage = (await respond(door, "tokens")).usage
     assert (usage.input_tokens, usage.output_tokens, usage.total_tokens) == (20, 5, 25)
 
@@ -102,7 +104,7 @@ async def test_tokens_are_in_a_response(url: str) -> None:
 async def test_a_failed_response_stays_failed(url: str, expected_errors: ExpectedErrors) -> None:
     expected_errors("a secret of the agent")
     options: Any = {"extra_headers": {"Idempotency-Key": "k"}}
-    async with serve_agent(url, Clerk()) as door:
+    async with serve_agent(url, Desk()) as door:
         with pytest.raises(openai.InternalServerError):
             await respond(door, "fail", **options)
         *_, last = [event async for event in await respond(door, "fail", stream=True, **options)]
@@ -114,39 +116,39 @@ async def test_a_failed_response_stays_failed(url: str, expected_errors: Expecte
 
 
 async def test_a_response_in_the_background_is_asked_for_until_it_is_there(url: str) -> None:
-    clerk = Clerk()
-    async with serve_agent(url, clerk) as door:
-        made = await respond(door, "hold", background=True)
+    desk = Desk()
+    async with serve_agent(url, desk) as door:
+        made = await respond(door, "wait", background=True)
         assert made.status == "in_progress"
-        await eventually(lambda: len(clerk.seen) == 1)
+        await eventually(lambda: len(desk.seen) == 1)
         assert (await door.client().responses.retrieve(made.id)).status == "in_progress"
         stream: Any = await door.client().responses.retrieve(made.id, stream=True)
-        clerk.release.set()
+        desk.release.set()
         *_, last = [event async for event in stream]
-        assert (last.type, last.response.output_text) == ("response.completed", "done: hold")
-        assert (await door.client().responses.retrieve(made.id)).output_text == "done: hold"
+        assert (last.type, last.response.output_text) == ("response.completed", "done: wait")
+        assert (await door.client().responses.retrieve(made.id)).output_text == "done: wait"
 
 
 async def test_a_response_is_cancelled_or_deleted(url: str) -> None:
-    clerk = Clerk()
-    async with serve_agent(url, clerk) as door:
+    desk = Desk()
+    async with serve_agent(url, desk) as door:
         responses = door.client().responses
-        waiting = asyncio.create_task(respond(door, "hold", extra_headers={"Idempotency-Key": "k"}))
-        made = await respond(door, "hold too", background=True)
-        await eventually(lambda: len(clerk.seen) == 2)
+        waiting = asyncio.create_task(respond(door, "wait", extra_headers={"Idempotency-Key": "k"}))
+        made = await respond(door, "wait too", background=True)
+        await eventually(lambda: len(desk.seen) == 2)
         assert (await responses.cancel(made.id)).status == "cancelled"
         assert (await responses.retrieve(made.id)).status == "cancelled"
         await responses.delete(made.id)
         with pytest.raises(openai.NotFoundError):
             await responses.retrieve(made.id)
-        clerk.release.set()
+        desk.release.set()
         done = await waiting
         with pytest.raises(openai.BadRequestError):
             await responses.cancel(done.id)
 
 
 async def test_a_question_to_the_caller_is_answered_in_the_next_response(url: str) -> None:
-    async with serve_agent(url, Clerk()) as door:
+    async with serve_agent(url, Desk()) as door:
         asked = await respond(door, "ask me")
         assert asked.output_text == "Which colour?\n\n- red\n- blue"
         assert (await door.client().responses.retrieve(asked.id)).output_text == asked.output_text

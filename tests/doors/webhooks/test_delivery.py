@@ -10,17 +10,18 @@ import pytest
 from spade_coreason.domain.quotas import Quota, Quotas
 from spade_coreason.storage import WebhookKind
 from spade_coreason.testing import Policy
+from tests.support.door_agents import Desk
 from tests.support.doors import ask
 from tests.support.errors import ExpectedErrors
 from tests.support.wait import eventually
-from tests.support.webhooks import Clerk, serve_webhooks, sign
+from tests.support.webhooks import serve_webhooks, sign
 
 
 async def test_a_signed_event_starts_a_turn_and_its_answer_is_at_an_address(url: str) -> None:
-    clerk = Clerk()
-    async with serve_webhooks(url, clerk) as server:
+    desk = Desk()
+    async with serve_webhooks(url, desk) as server:
         webhook = await server.create("ci")
-        reply = await server.send(webhook, {"type": "build.done", "action": "failed", "query": 7})
+        reply = await server.send(webhook, {"type": "build.done", "action": "data", "query": 7})
         assert reply.status == 202
         told = json.loads(reply.body)
         assert told["answer"] == reply.headers["location"]
@@ -29,33 +30,33 @@ async def test_a_signed_event_starts_a_turn_and_its_answer_is_at_an_address(url:
     assert answer == {
         "request_id": told["request_id"],
         "state": "completed",
-        "text": "noted: build.done failed",
-        "data": [{"title": "count", "data": {"number": 1}}],
+        "text": "done: build.done data",
+        "data": [{"title": "Today", "data": {"celsius": 12}}],
     }
-    [(payload, metadata)] = clerk.seen
-    assert payload == {"query": "build.done failed", "event": {"type": "build.done", "action": "failed", "query": 7}}
-    assert metadata["webhook"] == {
+    [request] = desk.requests
+    assert request.payload == {"query": "build.done data", "event": {"type": "build.done", "action": "data", "query": 7}}
+    assert request.metadata["webhook"] == {
         "name": "ci",
         "kind": "standard",
         "event": "build.done",
         "content_type": "application/json",
     }
-    assert clerk.owners == ["hook-ci@callers.invalid"]
+    assert desk.seen == [("hook-ci@callers.invalid", "build.done data")]
 
 
 async def test_an_event_of_github_has_a_readable_line_and_its_type(url: str) -> None:
-    clerk = Clerk()
+    desk = Desk()
     event = {"action": "opened", "repository": {"full_name": "octo/hello"}, "sender": {"login": "ada\n\u202eevil"}}
-    async with serve_webhooks(url, clerk) as server:
+    async with serve_webhooks(url, desk) as server:
         webhook = await server.create("repo", "github", thread="builds")
         as_json = await server.send(webhook, event)
         form = urlencode({"payload": json.dumps({**event, "number": 2})}).encode()
         as_form = await server.send(webhook, form, Content_Type="application/x-www-form-urlencoded")
         for reply in (as_json, as_form):
             assert (await server.answer(reply.headers["location"]))["state"] == "completed"
-    assert [payload["query"] for payload, _ in clerk.seen] == ["push opened in octo/hello by ada evil"] * 2
-    assert clerk.seen[1][0]["event"]["number"] == 2
-    assert clerk.seen[0][1]["webhook"]["event"] == "push"
+    assert [query for _, query in desk.seen] == ["push opened in octo/hello by ada evil"] * 2
+    assert desk.requests[1].payload["event"]["number"] == 2
+    assert desk.requests[0].metadata["webhook"]["event"] == "push"
 
 
 @pytest.mark.parametrize(
@@ -70,69 +71,69 @@ async def test_an_event_of_github_has_a_readable_line_and_its_type(url: str) -> 
     ],
 )
 async def test_the_query_is_a_text_or_a_line_about_the_event(url: str, content_type: str, body: str, query: str) -> None:
-    clerk = Clerk()
-    async with serve_webhooks(url, clerk) as server:
+    desk = Desk()
+    async with serve_webhooks(url, desk) as server:
         reply = await server.send(await server.create(), body.encode(), Content_Type=content_type)
         await server.answer(reply.headers["location"])
-    assert clerk.seen[0][0]["query"] == query
+    assert desk.seen[0][1] == query
 
 
 @pytest.mark.parametrize("body", [b"{", b"\xff", b'{"a": NaN}', b'{"a": 1e999}', b"[" * 5000, b'{"a": 1' + b"0" * 5000 + b"}"])
 async def test_a_body_that_is_no_json_is_refused(url: str, body: bytes) -> None:
-    clerk = Clerk()
-    async with serve_webhooks(url, clerk) as server:
+    desk = Desk()
+    async with serve_webhooks(url, desk) as server:
         assert (await server.send(await server.create(), body)).status == 400
         assert (await server.send(await server.create("repo", "github"), body)).status == 400
-    assert clerk.seen == []
+    assert desk.seen == []
 
 
 async def test_a_ping_of_github_is_answered_without_a_turn(url: str) -> None:
-    clerk = Clerk()
-    async with serve_webhooks(url, clerk) as server:
+    desk = Desk()
+    async with serve_webhooks(url, desk) as server:
         webhook = await server.create("repo", "github")
         for event in ("ping", "push"):  # the header is not signed
             reply = await server.send(webhook, {"zen": "Keep it logically awesome.", "hook_id": 1}, X_GitHub_Event=event)
             assert (reply.status, json.loads(reply.body)) == (200, {"status": "pong"})
         assert (await server.send(webhook, {"zen": "x"}, X_GitHub_Event="ping")).status == 202
-    assert len(clerk.seen) == 1
+    assert len(desk.seen) == 1
 
 
 async def test_an_answer_is_awaited_and_a_failure_is_told_without_its_details(
     url: str, expected_errors: ExpectedErrors
 ) -> None:
     expected_errors("a secret of the agent")
-    clerk = Clerk()
-    async with serve_webhooks(url, clerk) as server:
+    desk = Desk()
+    async with serve_webhooks(url, desk) as server:
         webhook = await server.create()
         address = (await server.send(webhook, {"query": "wait"}, "a")).headers["location"]
         waiting = await server.get(address)
         assert (waiting.status, json.loads(waiting.body)["state"], waiting.headers["retry-after"]) == (202, "running", "2")
-        clerk.release.set()
-        assert (await server.answer(address))["text"] == "noted: wait"
+        desk.release.set()
+        assert (await server.answer(address))["text"] == "done: wait"
         failed = await server.answer((await server.send(webhook, {"query": "fail"}, "b")).headers["location"])
         assert (failed["state"], failed["error"]["code"]) == ("failed", 500)
         assert "secret" not in json.dumps(failed)
         streamed = await server.answer((await server.send(webhook, {"query": "stream"}, "c")).headers["location"])
-        assert streamed["text"] == "one two\n\nnoted: stream"
+        assert streamed["text"] == "one two three"
 
 
 async def test_an_answer_is_found_after_a_restart_and_a_repeated_delivery_has_the_same_address(url: str) -> None:
-    clerk, body = Clerk(), {"query": "once"}
-    async with serve_webhooks(url, clerk) as server:
+    desk, body = Desk(), {"query": "once"}
+    async with serve_webhooks(url, desk) as server:
         webhooks = [await server.create("ci"), await server.create("repo", "github")]
         first = [(await server.send(webhook, body)).headers["location"] for webhook in webhooks]
         answers = [await server.answer(address) for address in first]
         assert [(await server.send(webhook, body)).headers["location"] for webhook in webhooks] == first
-    async with serve_webhooks(url, clerk) as server:
+    async with serve_webhooks(url, desk) as server:
         again = [(await server.send(webhook, body)).headers["location"] for webhook in webhooks]
         assert [urlsplit(address).path for address in again] == [urlsplit(address).path for address in first]
         assert [await server.answer(address) for address in again] == answers
-    assert len(clerk.seen) == 2
+    assert len(desk.seen) == 2
 
 
 async def test_while_the_agent_does_not_run_an_event_is_sent_again_later(url: str) -> None:
-    clerk = Clerk()
-    async with serve_webhooks(url, clerk) as server:
+    desk = Desk()
+    async with serve_webhooks(url, desk) as server:
         webhooks = [await server.create("ci"), await server.create("repo", "github")]
         address = (await server.send(webhooks[0], {"query": "x"}, "before")).headers["location"]
         await server.answer(address)
@@ -144,22 +145,22 @@ async def test_while_the_agent_does_not_run_an_event_is_sent_again_later(url: st
         await server.running.runtime.open_channels()
         for webhook in webhooks:
             assert (await server.send(webhook, {"query": "later"})).status == 202
-        await eventually(lambda: len(clerk.seen) == 3)
+        await eventually(lambda: len(desk.seen) == 3)
 
 
 async def test_a_webhook_of_an_agent_without_the_door_is_not_served(url: str) -> None:
-    clerk = Clerk()
-    async with serve_webhooks(url, clerk) as server:
+    desk = Desk()
+    async with serve_webhooks(url, desk) as server:
         agent = server.running.agent
         server.running.doors.add(agent.jid, agent.manifest, ["openai"])
         assert (await server.send(await server.create(), {"query": "x"})).status == 503
-    assert clerk.seen == []
+    assert desk.seen == []
 
 
 @pytest.mark.parametrize("kind", ["standard", "github"])
 async def test_a_webhook_has_the_quota_of_a_person(url: str, kind: WebhookKind) -> None:
-    clerk, quotas = Clerk(), Quotas(user=Quota(messages_per_minute=2))
-    async with serve_webhooks(url, clerk, Policy(quotas=quotas)) as server:
+    desk, quotas = Desk(), Quotas(user=Quota(messages_per_minute=2))
+    async with serve_webhooks(url, desk, Policy(quotas=quotas)) as server:
         webhook = await server.create("ci", kind)
         replies = [await server.send(webhook, {"number": number}, str(number)) for number in range(3)]
         assert [reply.status for reply in replies] == [202, 202, 429]
@@ -171,20 +172,20 @@ async def test_a_webhook_has_the_quota_of_a_person(url: str, kind: WebhookKind) 
 
 
 async def test_a_revoked_webhook_accepts_nothing_and_its_answers_end(url: str) -> None:
-    clerk = Clerk()
-    async with serve_webhooks(url, clerk) as server:
+    desk = Desk()
+    async with serve_webhooks(url, desk) as server:
         webhook = await server.create()
         address = (await server.send(webhook, {"query": "wait"})).headers["location"]
-        await eventually(lambda: len(clerk.seen) == 1)
+        await eventually(lambda: len(desk.seen) == 1)
         await server.revoke("ci")
         assert (await server.get(address)).status == 404
         assert (await server.send(webhook, {"query": "more"}, "2")).status == 401
         await server.running.runtime.runner.wait_until_idle()  # the turn was cancelled
-    assert len(clerk.seen) == 1
+    assert len(desk.seen) == 1
 
 
 async def test_a_post_is_the_only_method_and_the_body_has_the_limit_of_the_server(url: str) -> None:
-    async with serve_webhooks(url, Clerk()) as server:
+    async with serve_webhooks(url, Desk()) as server:
         webhook = await server.create()
         assert (await ask(server.settings, "/webhooks/ci", key=None)).status == 405
         size = server.settings.limits.body_bytes
