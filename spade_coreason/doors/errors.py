@@ -54,9 +54,14 @@ def make_error_body(path: str, status: int, message: str) -> dict[str, object]:
     """Return the body of an error as a JSON value, in the shape that clients of this path expect."""
     if not path.startswith(_OPENAI_PATH):
         return {"error": {"message": message}}
-    default = "server_error" if status >= HTTPStatus.INTERNAL_SERVER_ERROR else "invalid_request_error"
-    kind, code = _OPENAI_TYPES.get(HTTPStatus(status), (default, None))
+    kind, code = find_openai_kind(status)
     return {"error": {"message": message, "type": kind, "param": None, "code": code}}
+
+
+def find_openai_kind(status: int) -> tuple[str, str | None]:
+    """Return the type and the code that an error of OpenAI has by its status."""
+    default = "server_error" if status >= HTTPStatus.INTERNAL_SERVER_ERROR else "invalid_request_error"
+    return _OPENAI_TYPES.get(HTTPStatus(status), (default, None))
 
 
 def path_of(scope: Scope) -> str:

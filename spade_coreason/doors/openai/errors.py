@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from http import HTTPStatus
 from typing import Any
 
@@ -10,15 +9,12 @@ from starlette.responses import JSONResponse
 
 from ...contracts import ErrorCode
 from ..channel import DoorEvent
+from ..errors import HttpError, find_openai_kind
 
-_TYPES = {
-    HTTPStatus.FORBIDDEN: ("permission_error", None),
-    HTTPStatus.TOO_MANY_REQUESTS: ("rate_limit_error", "rate_limit_exceeded"),
-}
 _STOP_S = 5.0
 
 
-class AnswerError(Exception):
+class AnswerError(HttpError):
     """A request fails, or is refused.
 
     `fields` are further values of the error object, such as the number of an incident. A client should not send the request
@@ -36,30 +32,17 @@ class AnswerError(Exception):
         is_final: bool = True,
         fields: dict[str, Any] | None = None,
     ) -> None:
-        super().__init__(message)
-        self.status = status
-        self.message = message
-        default = "server_error" if status >= HTTPStatus.INTERNAL_SERVER_ERROR else "invalid_request_error"
-        self.kind, default_code = _TYPES.get(HTTPStatus(status), (default, None))
+        # OpenAI's clients ask again after each 409, 429 and 5xx.
+        super().__init__(status, message, retry_after_s=retry_after_s, headers={"x-should-retry": "false"} if is_final else {})
+        kind, default_code = find_openai_kind(status)
         self.code = code or default_code
-        self.param = param
-        self.retry_after_s = retry_after_s
-        self.is_final = is_final
         self.fields = fields or {}
-
-    @property
-    def body(self) -> dict[str, Any]:
+        self.body = {"message": message, "type": kind, "param": param, "code": self.code, **self.fields}
         """The error object."""
-        return {"message": self.message, "type": self.kind, "param": self.param, "code": self.code, **self.fields}
 
     def make_response(self) -> JSONResponse:
         """Make the response to a request."""
-        headers = {}
-        if self.retry_after_s is not None:
-            headers["Retry-After"] = str(max(1, math.ceil(self.retry_after_s)))
-        if self.is_final:
-            headers["x-should-retry"] = "false"  # OpenAI's clients ask again after each 409, 429 and 5xx
-        return JSONResponse({"error": self.body}, self.status, headers)
+        return JSONResponse({"error": self.body}, self.status_code, self.headers)
 
 
 def not_running() -> AnswerError:

@@ -78,7 +78,7 @@ class ResponseWriter:
         """Return the last events of a stream that fails."""
         yield from self._close_item()
         if error.code == "interrupted":  # the response goes on, and can be fetched
-            yield self._event("error", code=error.code, message=error.message, param=None, error=error.body)
+            yield self._event("error", code=error.code, message=error.detail, param=None, error=error.body)
             return
         status: Status = "cancelled" if error.code == "cancelled" else "failed"
         yield self._event("response.failed", response=self._make_response(status, self._items, None, error))
@@ -136,7 +136,7 @@ class ResponseWriter:
             "status": status,
             "model": self._model,
             "output": list(items),
-            "error": None if error is None else {"code": "server_error", "message": error.message, **error.fields},
+            "error": None if error is None else {"code": "server_error", "message": error.detail, **error.fields},
             "incomplete_details": None,
             "instructions": None,
             "metadata": {},

@@ -237,7 +237,7 @@ class _OpenAIDoor:
                 await asked.conversations.leave(asked.place.request_id)
                 if asked.question.files:
                     await asked.agent.repository.doors.delete_files(asked.caller.address, asked.place.request_id)
-                raise reused_key() if error.status == HTTPStatus.BAD_REQUEST else error
+                raise reused_key() if error.status_code == HTTPStatus.BAD_REQUEST else error
             if event.is_final:
                 break
         raise not_stored()
