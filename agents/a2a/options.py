@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from ipaddress import ip_network
 from urllib.parse import SplitResult, urlsplit
 
-from pydantic import Field, SecretStr, field_validator
+from pydantic import Field, SecretStr
 
-from spade_coreason.llm.options import StrictOptions
+from spade_coreason.llm.options import PrivateNetworks, StrictOptions
 
 CARD_PATH = "/.well-known/agent-card.json"
 """The path of a card below the base address of its agent (A2A 1.0, section 8.2)."""
@@ -19,16 +18,9 @@ class RemoteOptions(StrictOptions):
 
     url: str = Field(pattern=r"^https?://[^\s/?#@]+[^\s#@]*$")
     headers: dict[str, SecretStr] = Field(default_factory=dict)
-    allow_private: bool | tuple[str, ...] = False
+    allow_private: PrivateNetworks = False
     timeout_s: float = Field(default=30.0, gt=0)
     poll_s: float = Field(default=2.0, gt=0)
-
-    @field_validator("allow_private")
-    @classmethod
-    def _check_networks(cls, value: bool | tuple[str, ...]) -> bool | tuple[str, ...]:
-        for text in () if isinstance(value, bool) else value:
-            ip_network(text)
-        return value
 
     @property
     def card_url(self) -> str:

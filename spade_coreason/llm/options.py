@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from ipaddress import ip_network
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
 from ..config import describe_field_mistakes
 from ..contracts import RiskLevel
@@ -26,6 +26,16 @@ class StrictOptions(BaseModel):
 
 
 OptionsT = TypeVar("OptionsT", bound=BaseModel)
+
+
+def _check_networks(value: bool | tuple[str, ...]) -> bool | tuple[str, ...]:
+    for text in () if isinstance(value, bool) else value:
+        ip_network(text)
+    return value
+
+
+PrivateNetworks: TypeAlias = Annotated[bool | tuple[str, ...], AfterValidator(_check_networks)]
+"""Private networks to which requests may go, or True for all."""
 
 
 class Endpoint(StrictOptions):
@@ -155,14 +165,7 @@ class Pictures(StrictOptions):
     timeout_s: float = Field(default=20.0, gt=0)
     turns: int = Field(default=3, ge=0)
     tokens: int = Field(default=1_100, ge=0)
-    allow_private: bool | tuple[str, ...] = False
-
-    @field_validator("allow_private")
-    @classmethod
-    def _check_networks(cls, value: bool | tuple[str, ...]) -> bool | tuple[str, ...]:
-        for text in () if isinstance(value, bool) else value:
-            ip_network(text)
-        return value
+    allow_private: PrivateNetworks = False
 
 
 def parse_options(kind: type[OptionsT], options: OptionsT | Mapping[str, Any] | None, place: str) -> OptionsT:
