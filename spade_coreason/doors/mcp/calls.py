@@ -43,6 +43,7 @@ _NOT_RUNNING_S = 5.0
 _MAX_TRIES = 3
 _CONVERSATION_DIGITS = 12
 _WORKING = "The agent is at work."
+_WAITING = "The agent waits for a person's answer."
 _ANSWER = "answer"
 _FLAT_TYPES = ("string", "number", "integer", "boolean")
 
@@ -186,11 +187,11 @@ class AgentToolCall:
             try:
                 event = await anext(reply) if reply.has_begun else await self._wait(anext(reply), deadline)
             except TimeoutError:
-                return self._make_pending("The agent waits for a person's answer.")
+                return self._make_pending()
             if (progress := self._answer.add(event)) is not None:
                 await self._report(progress)
             if event.type == "request.parked":
-                self._state = "The agent waits for a person's answer."
+                self._state = _WAITING
                 await self._report(self._state)
                 questions = await self._agent.find_questions(self._caller, reply.request_id)
                 if questions and (result := await self._ask_caller(questions[0])) is not None:
@@ -276,10 +277,9 @@ class AgentToolCall:
         )
         return self._notice("\n".join(lines), is_error=self._tool.outputs is not None, state="input-required")
 
-    def _make_pending(self, problem: str) -> CallToolResult:
+    def _make_pending(self) -> CallToolResult:
         """Return a result that says how to ask again."""
-        text = f"{problem} {self._how_to_fetch}"
-        return self._notice(text, is_error=self._tool.outputs is not None, state="working")
+        return self._notice(f"{_WAITING} {self._how_to_fetch}", is_error=self._tool.outputs is not None, state="working")
 
     @property
     def _how_to_fetch(self) -> str:

@@ -54,6 +54,6 @@ class _McpEndpoint:
             if self._server is None:
                 # The import takes a second, in which the other agents go on.
                 module = await asyncio.to_thread(importlib.import_module, f"{__package__}.server")
-                self._server = module.make_server(self._doors, self._max_body_bytes, self._limits)
+                self._server = module.AgentToolServer(self._doors, self._max_body_bytes, self._limits)
             assert self._server is not None
             return self._server

@@ -62,10 +62,10 @@ class AgentToolServer:
     Each key has sessions of its own, and the SDK lets only the caller that opened a session use it.
     """
 
-    def __init__(self, doors: Doors, max_body_bytes: int, limits: ToolCallLimits) -> None:
+    def __init__(self, doors: Doors, max_body_bytes: int, limits: ToolCallLimits | None) -> None:
         self._doors = doors
         self._max_body_bytes = max_body_bytes
-        self._limits = limits
+        self._limits = limits or ToolCallLimits()
         self._server: Server[Any] = Server(
             "spade-coreason",
             version=__version__,
@@ -126,11 +126,6 @@ class AgentToolServer:
     def _find_tools(self, context: ServerRequestContext[Any, Any]) -> dict[str, AgentTool]:
         # Each HTTP request has its own key, so a key that was changed or revoked counts at once, also within a session.
         return make_tools(self._doors.list_agents(_NAME, caller_of(_request_of(context))))
-
-
-def make_server(doors: Doors, max_body_bytes: int, limits: ToolCallLimits | None) -> AgentToolServer:
-    """Make the server."""
-    return AgentToolServer(doors, max_body_bytes, limits or ToolCallLimits())
 
 
 def _request_of(context: ServerRequestContext[Any, Any]) -> HTTPConnection:
