@@ -11,10 +11,11 @@ from xml.etree.ElementTree import Element
 from slixmpp.exceptions import IqError, IqTimeout
 
 from ..domain.environment.https_trust import HttpsTrust
+from ..domain.texts.links import is_link
 from ..domain.texts.translation import N_
 from ..exceptions import UploadError
 from ..runtime import Progress, describe_connection_error, format_status
-from .codec import FORM_FIELD, FORM_VALUE, is_link
+from .codec import FORM_FIELD, FORM_VALUE
 
 _NAMESPACE = "urn:xmpp:http:upload:0"
 _TAG = f"{{{_NAMESPACE}}}"

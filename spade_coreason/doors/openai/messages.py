@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from mimetypes import guess_extension, guess_type
 from typing import Any
-from urllib.parse import unquote_to_bytes, urlsplit
+from urllib.parse import unquote_to_bytes
 
 from pydantic_core import from_json, to_json
 
 from ...domain.texts.file_names import file_name_of, safe_file_name
+from ...domain.texts.links import MAX_URL_CHARACTERS, MEDIA_TYPE, is_link
 from ...storage import NewFile
 from ..errors import HttpError
 
@@ -27,9 +28,6 @@ MAX_FILE_BYTES = 8 * 2**20
 """The size of the largest file in a request."""
 MAX_FILES = 20
 """The most files in a request, as in a message of a person."""
-_MAX_URL_CHARACTERS = 2048
-_MEDIA_TYPE = re.compile(r"[a-z0-9][a-z0-9!#$&^_.+-]{0,126}/[a-z0-9][a-z0-9!#$&^_.+-]{0,126}")
-_NO_URL_CHARACTERS = re.compile(r"[\x00-\x20\x7f-\xa0]")
 _THOUGHTS = re.compile(r"<details type=\"reasoning\".*?</details>|<think>.*?</think>", re.DOTALL)
 _DEFAULT_TYPE = "application/octet-stream"
 _SYSTEM_ROLES = frozenset({"system", "developer"})
@@ -188,8 +186,8 @@ def _add_url(question: UserMessage, url: str, name: str | None, default_name: st
     if url.startswith("data:"):
         question.files.append(_decode_data_url(url, name, default_name))
         return
-    if not _is_link(url):
-        raise HttpError(400, f"a link must be http or https, and have at most {_MAX_URL_CHARACTERS:,} characters")
+    if not is_link(url):
+        raise HttpError(400, f"a link must be http or https, and have at most {MAX_URL_CHARACTERS:,} characters")
     found = name or file_name_of(url)
     question.links.append({"url": url, "name": found, "type": guess_type(found or "")[0], "size": None, "description": None})
 
@@ -198,7 +196,7 @@ def _decode_data_url(url: str, name: str | None, default_name: str) -> NewFile:
     head, comma, text = url[len("data:") :].partition(",")
     kind, *options = head.split(";")
     kind = kind.strip().lower() or "text/plain"
-    if not comma or not _MEDIA_TYPE.fullmatch(kind):
+    if not comma or not MEDIA_TYPE.fullmatch(kind):
         raise HttpError(400, "a data URL has the form data:image/png;base64,…")
     if len(text) > MAX_FILE_BYTES * 3:
         raise _too_large()
@@ -212,16 +210,6 @@ def _decode_data_url(url: str, name: str | None, default_name: str) -> NewFile:
     if not data:
         raise HttpError(400, "a file is empty")
     return NewFile(name or f"{default_name}{guess_extension(kind) or ''}", kind, data)
-
-
-def _is_link(url: str) -> bool:
-    if len(url) > _MAX_URL_CHARACTERS or _NO_URL_CHARACTERS.search(url):
-        return False
-    try:
-        parts = urlsplit(url)
-        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        return False
 
 
 def _require_text(value: Any, name: str) -> str:

@@ -22,7 +22,6 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
             "read_archived",
             "read_page",
         ],
-        "attachments": ["is_link"],
         "batches": ["BATCH_START", "BatchPart", "build_batch", "read_batch_part"],
         "cloud_events": ["RequestMessage", "read_events", "read_reply_json", "retraction_stanza"],
         "decode": ["decode", "read_bounce"],

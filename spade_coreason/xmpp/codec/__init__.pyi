@@ -14,9 +14,6 @@ from .archive import (
     read_archived as read_archived,
     read_page as read_page,
 )
-from .attachments import (
-    is_link as is_link,
-)
 from .batches import (
     BATCH_START as BATCH_START,
     BatchPart as BatchPart,

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from itertools import islice
 from typing import Any, NamedTuple, TypeAlias
-from urllib.parse import urlsplit
 from xml.etree.ElementTree import Element
 
 from ...domain.texts.file_names import file_name_of, safe_file_name
+from ...domain.texts.links import MAX_URL_CHARACTERS, MEDIA_TYPE, is_link
 from .namespaces import (
     FILE_METADATA,
     OOB,
@@ -27,12 +26,8 @@ LINK_ELEMENTS = frozenset({OOB, SHARED_FILE, SHARED_FILE_SOURCES, REFERENCE})
 
 _MAX_ATTACHMENTS = 20
 _MAX_SOURCES = 20
-_MAX_URL_CHARACTERS = 2048
 _MAX_DESCRIPTION_CHARACTERS = 1024
 _MAX_SIZE_DIGITS = 15
-
-_MEDIA_TYPE = re.compile(r"[a-z0-9][a-z0-9!#$&^_.+-]{0,126}/[a-z0-9][a-z0-9!#$&^_.+-]{0,126}")
-_NOT_IN_A_URL = re.compile(r"[\x00-\x20\x7f-\xa0]")  # urlsplit removes some of these, so the check would see another URL
 
 Attachment: TypeAlias = dict[str, Any]
 
@@ -81,7 +76,7 @@ def read_linked_files(message: Element) -> LinkedFiles | None:
     if not found and not left_out:
         return None
     attachments = [{**attachment, "name": attachment["name"] or file_name_of(url)} for url, attachment in found.items()]
-    return LinkedFiles(attachments, len(left_out), "\n".join(found) or next(iter(left_out))[:_MAX_URL_CHARACTERS])
+    return LinkedFiles(attachments, len(left_out), "\n".join(found) or next(iter(left_out))[:MAX_URL_CHARACTERS])
 
 
 def _read_sources(child: Element) -> list[str]:
@@ -110,21 +105,10 @@ def _read_details(child: Element) -> Attachment:
     kind, size = texts["media-type"].lower(), texts["size"]
     return {
         "name": safe_file_name(texts["name"]),
-        "type": kind if _MEDIA_TYPE.fullmatch(kind) else None,
+        "type": kind if MEDIA_TYPE.fullmatch(kind) else None,
         "size": int(size) if size.isascii() and size.isdecimal() and len(size) <= _MAX_SIZE_DIGITS else None,
         "description": _clip_description(texts["desc"]),
     }
-
-
-def is_link(url: str) -> bool:
-    """True for an http or https URL with a host, of at most 2,048 characters."""
-    if len(url) > _MAX_URL_CHARACTERS or _NOT_IN_A_URL.search(url):
-        return False
-    try:
-        parts = urlsplit(url)
-        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # brackets without an IPv6 address, or a port that is no number
-        return False
 
 
 def _clip_description(text: str | None) -> str | None:

@@ -27,13 +27,14 @@ from spade_coreason.domain.messages import (
     Retraction,
     TextEmitted,
 )
+from spade_coreason.domain.texts.links import is_link
 from spade_coreason.exceptions import PeerFailedError, PeerRefusedError
 from spade_coreason.runtime.peers.open_requests import OpenRequests
 from spade_coreason.runtime.peers.peer_answers import collect_answer
 from spade_coreason.xmpp.codec import archive, muc
 from spade_coreason.xmpp.codec.addressing import extract_question
 from spade_coreason.xmpp.codec.adhoc import decode_command_call, problem_stanza
-from spade_coreason.xmpp.codec.attachments import is_link, read_linked_files
+from spade_coreason.xmpp.codec.attachments import read_linked_files
 from spade_coreason.xmpp.codec.decode import decode
 from spade_coreason.xmpp.codec.evidence import assigned_id
 from spade_coreason.xmpp.connection.iq_filter import refusal
