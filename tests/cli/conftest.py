@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +14,8 @@ from spade_coreason.cli.app import cli
 from tests.support.program import RunningCommand, run_in_background, write_project
 from tests.support.servers import prosody as prosody_server
 from tests.support.servers.requirements import require
+
+NOTES, ECHO = "notes@localhost", "echo@localhost"
 
 Invoke = Callable[..., Result]
 
@@ -28,6 +31,18 @@ def invoke(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Invoke]:
     root.handlers[:] = handlers
     for logger, level in zip(loggers, levels, strict=True):
         logger.setLevel(level)
+
+
+@pytest.fixture
+def project(tmp_path: Path, invoke: Invoke) -> Invoke:
+    """Run commands in a project with two agents. Nothing is stored, and no platform runs."""
+    agents = [
+        {"jid": NOTES, "agent": "spade_coreason.agents.notes:NotesAgent"},
+        {"jid": ECHO, "agent": "spade_coreason.agents.echo:EchoAgent"},
+    ]
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / "platform.yaml").write_text(json.dumps({"data_dir": str(tmp_path / "data"), "agents": agents}))
+    return invoke
 
 
 @pytest.fixture

@@ -10,24 +10,11 @@ import pytest
 
 from spade_coreason.domain.callers import caller_address
 from spade_coreason.doors.caller import Caller
-from tests.cli.conftest import Invoke
+from tests.cli.conftest import ECHO, NOTES, Invoke
 from tests.support.program import RunningCommand
 from tests.support.terminal import Terminal
 
-NOTES, ECHO = "notes@localhost", "echo@localhost"
 SECRET = re.compile(r"sc_[A-Za-z0-9_-]{43}\n")
-
-
-@pytest.fixture
-def project(tmp_path: Path, invoke: Invoke) -> Invoke:
-    """Run commands in a project with two agents. Nothing is stored, and no platform runs."""
-    agents = [
-        {"jid": NOTES, "agent": "spade_coreason.agents.notes:NotesAgent"},
-        {"jid": ECHO, "agent": "spade_coreason.agents.echo:EchoAgent"},
-    ]
-    (tmp_path / "config").mkdir()
-    (tmp_path / "config" / "platform.yaml").write_text(json.dumps({"data_dir": str(tmp_path / "data"), "agents": agents}))
-    return invoke
 
 
 def test_a_script_gets_the_secret_and_nothing_else(project: Invoke) -> None:

@@ -8,23 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Invoke
+from tests.cli.conftest import ECHO, NOTES, Invoke
 from tests.support.terminal import Terminal
 
-NOTES, ECHO = "notes@localhost", "echo@localhost"
 SECRET = re.compile(r"whsec_[A-Za-z0-9+/]{43}=\n")
-
-
-@pytest.fixture
-def project(tmp_path: Path, invoke: Invoke) -> Invoke:
-    """Run commands in a project with two agents. Nothing is stored, and no platform runs."""
-    agents = [
-        {"jid": NOTES, "agent": "spade_coreason.agents.notes:NotesAgent"},
-        {"jid": ECHO, "agent": "spade_coreason.agents.echo:EchoAgent"},
-    ]
-    (tmp_path / "config").mkdir()
-    (tmp_path / "config" / "platform.yaml").write_text(json.dumps({"data_dir": str(tmp_path / "data"), "agents": agents}))
-    return invoke
 
 
 def test_a_script_gets_the_secret_and_nothing_else(project: Invoke) -> None:
