@@ -6,9 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,12 +15,11 @@ from spade_coreason.domain.callers import caller_address
 from spade_coreason.doors.caller import Caller
 from spade_coreason.doors.doors import DoorAgent
 from spade_coreason.exceptions import ConfigError
-from spade_coreason.operations.client import call_platform
-from spade_coreason.operations.table import OPERATIONS
 from spade_coreason.storage import KeyRepository, hash_secret
 from spade_coreason.xmpp.servers.process import find_free_ports
 from tests.support.door_agents import read_all, texts_of
 from tests.support.doors import ask
+from tests.support.hosting import RunningPlatform
 from tests.support.servers.clients import StockClient
 from tests.support.wait import TIMEOUT_S
 
@@ -45,19 +42,8 @@ class Desk:
         await response.markdown(f"done for {session.identity.id}")
 
 
-@dataclass
-class Running:
+class Running(RunningPlatform):
     """A running platform with an HTTP server, and two agents behind a door."""
-
-    platform: Platform
-
-    async def call(self, operation_name: str, /, **arguments: Any) -> Any:
-        """Call an operation of the platform, as a command does."""
-        operation = OPERATIONS[operation_name]
-        result, _ = await asyncio.to_thread(
-            call_platform, self.platform.settings.data_dir, operation, operation.read_arguments(arguments)
-        )
-        return result
 
     async def accepts(self, secret: str) -> bool:
         """Return True if the HTTP server accepts a secret."""

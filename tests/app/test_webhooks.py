@@ -14,39 +14,30 @@ import pytest
 from spade_coreason import Platform, load_settings
 from spade_coreason.contracts.base import utc_now
 from spade_coreason.exceptions import ConfigError
-from spade_coreason.operations.client import call_platform
-from spade_coreason.operations.table import OPERATIONS
 from spade_coreason.storage import StoredWebhook, WebhookRepository
 from spade_coreason.xmpp.servers.process import find_free_ports
 from tests.support.databases import SQLITE, execute
 from tests.support.doors import Reply, ask
+from tests.support.hosting import RunningPlatform
 from tests.support.wait import TIMEOUT_S
 from tests.support.webhooks import sign
 
 ECHO, QUIET, HOOK = "echo@localhost", "quiet@localhost", "hook-ci@callers.invalid"
 
 
-class Running:
+class Running(RunningPlatform):
     """A running platform with an HTTP server, and two agents, of which one is behind the door."""
 
     def __init__(self, platform: Platform) -> None:
-        self.platform = platform
+        super().__init__(platform)
         self.url = f"{SQLITE}{platform.settings.data_dir}/platform.db"
-
-    async def call(self, operation_name: str, /, **arguments: Any) -> Any:
-        """Call an operation of the platform, as a command does."""
-        operation = OPERATIONS[operation_name]
-        result, _ = await asyncio.to_thread(
-            call_platform, self.platform.settings.data_dir, operation, operation.read_arguments(arguments)
-        )
-        return result
 
     async def find(self, name: str, secret: str) -> StoredWebhook:
         """Return a webhook with one of its secrets."""
         assert self.platform.database is not None
         stored = await WebhookRepository(self.platform.database).find(name)
         assert stored is not None
-        return replace_secret(stored, secret)
+        return stored._replace(secret=secret)
 
     async def send(self, webhook: StoredWebhook, body: dict[str, Any], message_id: str) -> Reply:
         """Send an event."""
@@ -68,10 +59,6 @@ class Running:
                 await asyncio.sleep(0.02)
         found: dict[str, Any] = json.loads(reply.body)
         return found
-
-
-def replace_secret(stored: StoredWebhook, secret: str) -> StoredWebhook:
-    return stored._replace(secret=secret)
 
 
 @asynccontextmanager

@@ -17,12 +17,11 @@ from spade_coreason.doors.caller import Caller
 from spade_coreason.doors.channel import DoorReply
 from spade_coreason.doors.doors import DoorAgent
 from spade_coreason.exceptions import ConfigError
-from spade_coreason.operations.client import call_platform
-from spade_coreason.operations.table import OPERATIONS
 from spade_coreason.storage import schema
 from spade_coreason.xmpp.servers.process import find_free_ports
 from tests.support.door_agents import read_all
 from tests.support.errors import ExpectedErrors
+from tests.support.hosting import RunningPlatform
 from tests.support.wait import TIMEOUT_S
 
 DESK, ADA = "desk@localhost", "ada@localhost"
@@ -57,18 +56,8 @@ class Hoarder:
         await response.markdown(f"kept {text}")
 
 
-class Running:
+class Running(RunningPlatform):
     """A running platform with an agent behind a door."""
-
-    def __init__(self, platform: Platform) -> None:
-        self.platform = platform
-
-    async def call(self, operation_name: str, /, **arguments: Any) -> Any:
-        operation = OPERATIONS[operation_name]
-        result, _ = await asyncio.to_thread(
-            call_platform, self.platform.settings.data_dir, operation, operation.read_arguments(arguments)
-        )
-        return result
 
     def ask(self, caller: Caller, text: str, thread: str | None = None, **options: Any) -> DoorReply:
         return self.agent.ask(caller, {"query": text}, thread=thread, **options)

@@ -30,6 +30,8 @@ from spade_coreason.domain.avatar import Avatar
 from spade_coreason.domain.jid import bare_jid
 from spade_coreason.domain.rooms import RoomConfig
 from spade_coreason.memory.interaction.store import AgentInteractionMemory
+from spade_coreason.operations.client import call_platform
+from spade_coreason.operations.table import OPERATIONS
 from spade_coreason.runtime import PeerOptions, UploadWarnings
 from spade_coreason.runtime.assembly import AgentParts, AgentRuntime
 from spade_coreason.runtime.channels import AgentNetwork
@@ -440,6 +442,19 @@ class PlatformProcess:
         code = await self.wait()
         self.process = None
         return code
+
+
+class RunningPlatform:
+    """A platform in this process."""
+
+    def __init__(self, platform: Platform) -> None:
+        self.platform = platform
+
+    async def call(self, operation_name: str, /, **arguments: Any) -> Any:
+        """Call an operation of the platform, as a command does."""
+        operation = OPERATIONS[operation_name]
+        wanted = operation.read_arguments(arguments)
+        return (await asyncio.to_thread(call_platform, self.platform.settings.data_dir, operation, wanted))[0]
 
 
 def _read_line(process: WarmProcess[bytes]) -> bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -11,10 +10,8 @@ import pytest
 
 from spade_coreason.app.platform import Platform
 from spade_coreason.config.loader import load_settings
-from spade_coreason.operations.client import call_platform
-from spade_coreason.operations.table import OPERATIONS
 from tests.support.errors import ExpectedErrors
-from tests.support.hosting import PROJECT
+from tests.support.hosting import PROJECT, RunningPlatform
 from tests.support.servers.clients import StockClient
 from tests.support.servers.server import XmppServer
 from tests.support.tester_host import find_text
@@ -33,13 +30,6 @@ def write_settings(server: XmppServer, directory: Path, *agents: dict[str, Any],
     settings = {"server": address, "data_dir": data_dir, "agents": list(agents), "interceptors": [], **settings}
     (directory / "platform.yaml").write_text(json.dumps(settings))
     return directory / "platform.yaml"
-
-
-async def perform(platform: Platform, name: str, /, **arguments: Any) -> Any:
-    """Call an operation of a platform as another process does."""
-    operation = OPERATIONS[name]
-    wanted = operation.read_arguments(arguments)
-    return (await asyncio.to_thread(call_platform, platform.settings.data_dir, operation, wanted))[0]
 
 
 @pytest.mark.parametrize("isolation", ["none", "process"])
@@ -86,7 +76,9 @@ async def test_nothing_of_a_deleted_person_is_in_any_file_of_the_platform(
             assert "incident" in await person.ask(f"{word} fail", keeper[0])
             occupant.say(f"Keeper: {word} in the room")
             assert word in (await occupant.receive_from("Keeper"))["body"]
-            await perform(platform, "knowledge.add", agent=keeper[0], person=person.jid, name=word, text=f"{word} is good")
+            await RunningPlatform(platform).call(
+                "knowledge.add", agent=keeper[0], person=person.jid, name=word, text=f"{word} is good"
+            )
         traces = (SECRET, alice.jid, alice.jid.partition("@")[0], NICK)
         files = {found.partition(":")[0] for found in find_text(here.parent / "data", *traces)}
         assert {"platform.db-wal"} < files
@@ -101,7 +93,7 @@ async def test_nothing_of_a_deleted_person_is_in_any_file_of_the_platform(
 
         # The other platform does not trust the agent that has asked it, and was not told for whom.
         assert find_text(elsewhere.parent / "data", alice.jid) == []
-        deleted = await perform(other, "people.delete", person=alice.jid)
+        deleted = await RunningPlatform(other).call("people.delete", person=alice.jid)
         assert [(one.agent, one.turns) for one in deleted.may_hold_more] == [(outside[0], 2)]
         assert find_text(elsewhere.parent / "data", SECRET)
 
