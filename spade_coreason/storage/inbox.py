@@ -294,17 +294,21 @@ class Inbox:
         reply = case((func.coalesce(inbox.c.channel, DEFAULT_CHANNEL) == channel, inbox.c.answer))
         turn_id = str(UUID(bytes=key))  # the row id of a deleted turn may be that of another one later
         is_parked = select(parked_requests.c.id).where(parked_requests.c.id == inbox.c.id).exists()
-        is_open = inbox.c.state < CLOSED
         query = (
             select(
-                inbox.c.sender, inbox.c.digest, reply, interactions.c.body, conversations.c.conversation_id, is_parked, is_open
+                inbox.c.sender,
+                inbox.c.digest,
+                reply,
+                interactions.c.body,
+                conversations.c.conversation_id,
+                is_parked,
+                inbox.c.state < CLOSED,
+                inbox.c.state == RECEIVED,
             )
             .outerjoin(interactions, (interactions.c.id == inbox.c.interaction) & (interactions.c.interaction_id == turn_id))
             .outerjoin(conversations, conversations.c.id == interactions.c.conversation)
-            .where(inbox.c.id.in_(self._database.inbox_keys.find_rows(key)), inbox.c.agent == self._agent, inbox.c.key == key)
-            .order_by(inbox.c.id.desc())
         )
-        rows = await self._fetch_rows(query)
+        rows = await self._fetch_with_key(query, key)
         return EarlierRequest._make(rows[0]) if rows else None
 
     async def load_request(self, key: bytes, sender: str) -> KnownRequest | None:
@@ -326,12 +330,10 @@ class Inbox:
             .outerjoin(parked_requests, parked_requests.c.id == inbox.c.id)
             .outerjoin(interactions, (interactions.c.id == inbox.c.interaction) & (interactions.c.interaction_id == turn_id))
             .outerjoin(conversations, conversations.c.id == interactions.c.conversation)
-            .where(inbox.c.id.in_(self._database.inbox_keys.find_rows(key)), inbox.c.agent == self._agent, inbox.c.key == key)
             .where(inbox.c.sender == sender)
-            .order_by(inbox.c.id.desc())
             .limit(1)
         )
-        rows = await self._fetch_rows(query)
+        rows = await self._fetch_with_key(query, key)
         if not rows:
             return None
         received_at, digest, text, turn, turn_row, conversation_id, is_parked, is_open = tuple(rows[0])
@@ -417,6 +419,18 @@ class Inbox:
             ]
 
         return await self._database.read(work)
+
+    async def _fetch_with_key(self, query: Select[Any], key: bytes) -> Sequence[Row[Any]]:
+        """Return the rows of a query about the requests with a key, the latest first.
+
+        It is repeated if a request came meanwhile, such as one whose question was answered.
+        """
+        while True:
+            ids = self._database.inbox_keys.find_rows(key)
+            of_key = inbox.c.id.in_(ids), inbox.c.agent == self._agent, inbox.c.key == key
+            rows = await self._fetch_rows(query.where(*of_key).order_by(inbox.c.id.desc()))
+            if self._database.inbox_keys.find_rows(key) == ids:
+                return rows
 
     async def _fetch_rows(self, query: Select[Any]) -> Sequence[Row[Any]]:
         return await self._database.read(lambda connection: connection.execute(query).all())

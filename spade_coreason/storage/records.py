@@ -169,6 +169,8 @@ class EarlierRequest(NamedTuple):
     """True if it waits for a person's answer."""
     is_open: bool = False
     """True if it is not answered, or if its reply is not acknowledged."""
+    is_unanswered: bool = False
+    """True if it is queued or runs, or will at the next start."""
 
 
 class KnownRequest(NamedTuple):

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 from uuid import uuid4
 
+import pytest
+
+from spade_coreason.contracts.questions import QuestionState
+from spade_coreason.doors.channel import DoorEvent
 from tests.support.door_agents import Desk, make_caller, read_all, run_behind_doors, texts_of
 from tests.support.wait import eventually
 
@@ -124,6 +129,35 @@ async def test_a_question_to_the_caller_is_answered_and_the_request_goes_on(url:
             assert events[-1].type == "request.completed"
             assert texts_of(events)[-1].endswith("painted blue")
         assert await agent.find_state(WEBSITE, request_id) == "answered"
+
+
+@pytest.mark.parametrize("is_repeated", [False, True], ids=["fetched", "repeated"])
+async def test_a_request_is_found_whose_question_is_answered_while_it_is_read(url: str, is_repeated: bool) -> None:
+    asked: dict[str, Any] = {"payload": {"query": "ask me"}, "request_id": uuid4(), "thread": "t"}
+    async with run_behind_doors(url, Desk()) as running, AsyncExitStack() as busy:
+        agent, database = running.agent, running.agent.repository.database
+
+        async def find_reply() -> list[DoorEvent]:
+            fetched = agent.ask(WEBSITE, **asked, waits=True) if is_repeated else None
+            reply = fetched or await agent.fetch(WEBSITE, asked["request_id"], waits=True)
+            assert reply is not None
+            return await read_all(reply)
+
+        await read_all(agent.ask(WEBSITE, **asked))
+        [asked_here] = await agent.find_questions(WEBSITE)
+        [question] = await agent.repository.questions.find_by_code(asked_here.code)
+        for _ in range(database.reader_connections):
+            await busy.enter_async_context(database._reader_slots)
+        finding = asyncio.create_task(find_reply())
+        await eventually(lambda: bool(database._reader_slots._waiters))
+        state = asyncio.create_task(agent.find_state(WEBSITE, asked["request_id"]))
+        answer = {"text": "red", "person": WEBSITE.address}
+        await running.runtime.runner.control.settle_question(question, QuestionState.ANSWERED, answer, WEBSITE.address)
+        await busy.aclose()
+        events = await finding
+        assert texts_of(events)[-1].endswith("painted red")
+        assert events[-1].type == "request.completed"
+        assert await state in ("running", "answered")
 
 
 async def test_a_key_for_a_person_counts_for_them_and_has_none_of_their_data(url: str) -> None:

@@ -100,6 +100,9 @@ class RepeatedRequests:
                 return
             await earlier.wait_until_ended()
         stored = await self._inbox.load_earlier(queued.key.bytes, incoming.channel_name)
+        if stored is not None and stored.is_unanswered:
+            # Its question was answered meanwhile. To wait here for its turn could take the turn slot that it needs.
+            stored = stored._replace(is_parked=True)
         channel = self._outbox.channel_of(incoming)
         make_encoder = channel.make_encoder
         for address in earlier.listeners if earlier is not None else ():
@@ -115,15 +118,21 @@ class RepeatedRequests:
         if not self._mailboxes.is_accepting:  # the request may wait for the start, or run again after the next one
             self._outbox.send_problem(incoming, refuse_unanswered())
             return True
-        while (running := self._mailboxes.program_requests.get(key)) is not None:
-            if self._attach(running, incoming, running.digest):
+        while True:
+            while (running := self._mailboxes.program_requests.get(key)) is not None:
+                if self._attach(running, incoming, running.digest):
+                    return True
+                await running.wait_until_ended()
+            if not self._inbox.may_have(key.bytes):
+                return False
+            stored = await self._inbox.load_earlier(key.bytes, incoming.channel_name)
+            if stored is None:
+                return False
+            if not stored.is_unanswered:
+                break
+            if self._mailboxes.program_requests.get(key) is None:
+                self._outbox.send_problem(incoming, refuse_unanswered())
                 return True
-            await running.wait_until_ended()
-        if not self._inbox.may_have(key.bytes):
-            return False
-        stored = await self._inbox.load_earlier(key.bytes, incoming.channel_name)
-        if stored is None:
-            return False
         channel = self._outbox.channel_of(incoming)
         channel.send(repeat_reply(stored, stored.digest, channel.make_encoder(incoming, key)))
         return True
