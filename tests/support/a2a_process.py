@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import os
+import subprocess
 import sys
 from pathlib import Path
-
-import httpx
 
 from spade_coreason import AgentDefinition, AgentRequest, Response, Session
 from tests.support.a2a_door import serve_a2a
 from tests.support.doors import web_settings
 from tests.support.hosting import PROJECT
-from tests.support.wait import eventually
+from tests.support.warm import WarmProcess
 
 
 class SlowEcho:
@@ -39,36 +37,33 @@ class A2AProcess:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._port = web_settings().port
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: WarmProcess[bytes] | None = None
         self.url = f"http://127.0.0.1:{self._port}/a2a/notes"
         """The address of the agent."""
 
     async def start(self) -> None:
-        """Start it, and wait until it answers."""
+        """Start it, and wait until it serves."""
         command = [sys.executable, "-m", "tests.support.a2a_process", str(self._directory), str(self._port)]
-        with (self._directory / "process.log").open("ab") as log:
-            environment = {**os.environ, "PYTHONPATH": str(PROJECT)}
-            self._process = await asyncio.create_subprocess_exec(*command, cwd=PROJECT, stdout=log, stderr=log, env=environment)
-        await eventually(self._answers)
-
-    def _answers(self) -> bool:
-        try:
-            status: int = httpx.get(f"http://127.0.0.1:{self._port}/healthz", trust_env=False).status_code
-        except httpx.HTTPError:
-            return False
-        return status == 200
+        log = self._directory / "process.log"
+        with log.open("ab") as errors:
+            self._process = WarmProcess[bytes](command, cwd=PROJECT, stdout=subprocess.PIPE, stderr=errors)
+        assert self._process.stdout is not None
+        line = await asyncio.to_thread(self._process.stdout.readline)
+        assert line == b"ready\n", f"the process did not start: {log.read_text()[-2000:]}"
 
     async def kill(self) -> None:
         """Kill it."""
         if self._process is not None:
-            self._process.kill()
-            await self._process.wait()
+            with self._process as process:
+                process.kill()
+                await asyncio.to_thread(process.wait)
             self._process = None
 
 
 async def _main(directory: Path, port: int) -> None:
     settings = web_settings(port=port)
     async with serve_a2a(f"sqlite+aiosqlite:///{directory}/platform.db", SlowEcho(), settings=settings, durability="full"):
+        print("ready", flush=True)
         await asyncio.Event().wait()
 
 

@@ -8,6 +8,8 @@ from collections.abc import Callable
 
 TIMEOUT_S = 60.0
 """The deadline in seconds that keeps a test from hanging; long, because a busy machine can be many times slower."""
+ANSWER_S = 5 * TIMEOUT_S
+"""The deadline of one request of a test that kills processes: after each start, many are under way at once."""
 
 
 async def eventually(condition: Callable[[], bool], timeout_s: float = TIMEOUT_S) -> None:

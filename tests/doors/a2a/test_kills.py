@@ -14,6 +14,7 @@ import pytest
 from tests.support.a2a_process import A2AProcess
 from tests.support.doors import KEY
 from tests.support.long_forms import short_and_long_in_release
+from tests.support.wait import ANSWER_S
 
 SEED = int(os.environ.get("CHAOS_SEED", random.SystemRandom().randrange(2**32)))
 _MESSAGES = 8
@@ -27,7 +28,7 @@ async def test_each_accepted_message_is_answered_once_after_kill_9(tmp_path: Pat
     rng, process = random.Random(SEED), A2AProcess(tmp_path)
     accepted = 0
     async with httpx.AsyncClient(
-        headers={"Authorization": f"Bearer {KEY}", "A2A-Version": "1.0"}, trust_env=False, timeout=30
+        headers={"Authorization": f"Bearer {KEY}", "A2A-Version": "1.0"}, trust_env=False, timeout=ANSWER_S
     ) as http:
         try:
             for number in range(count):

@@ -17,6 +17,7 @@ import pytest
 from spade_coreason.xmpp.servers.process import find_free_ports
 from tests.support.long_forms import short_and_long_in_release
 from tests.support.program import run_command, run_in_background
+from tests.support.wait import ANSWER_S
 
 SEED = int(os.environ.get("CHAOS_SEED", random.SystemRandom().randrange(2**32)))
 _PIECES = 30
@@ -56,7 +57,8 @@ async def test_each_accepted_request_is_answered_once_after_kill_9(tmp_path: Pat
     (tmp_path / "config" / "platform.yaml").write_text(json.dumps(settings))
     key = run_command("keys", "create", "website", "--agent", "teller", cwd=tmp_path).stdout.strip().split()[-1]
     queries = []
-    client = httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}/v1", headers={"Authorization": f"Bearer {key}"}, timeout=30)
+    headers = {"Authorization": f"Bearer {key}"}
+    client = httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}/v1", headers=headers, timeout=ANSWER_S)
     ids: dict[str, str] = {}
     async with client:
         for number in range(count):
