@@ -52,7 +52,7 @@ class ConversationLoader:
             self._persons[sender] = person
         record = stored.conversations.get(conversation_id)
         if record is None:
-            record = await self._create(conversation_id, sender)
+            record = self._create(conversation_id, sender)
         variables = Variables("conversation", conversation_id, stored.conversation_variables)
         turns = RecentTurns([StoredTurn(text) for text in stored.history])
         active = ActiveConversation(record, turns, variables, person, await self._load_shared())
@@ -95,7 +95,7 @@ class ConversationLoader:
             self._shared = self._shared or Variables(SHARED_SCOPE, jid, values)  # another conversation may have been faster
         return self._shared
 
-    async def _create(self, conversation_id: str, owner: str) -> StoredConversation:
+    def _create(self, conversation_id: str, owner: str) -> StoredConversation:
         services = self._services
         session_id = str(derive_session_id(services.jid, owner, conversation_id))
         status = conversation.new_status(services.clock())
@@ -103,8 +103,9 @@ class ConversationLoader:
         record = StoredConversation(
             services.repository.next_conversation_row_id(), conversation_id, owner, session_id, status, limit
         )
-        # Before the turn, so that variables stored under this id belong to the owner even if the turn never ends.
-        await services.repository.save_conversation(record)
+        # Before the turn, so that variables stored under this id belong to the owner even if the turn never ends: what is
+        # written later is stored later, or in the same transaction. The end of the turn writes the conversation again.
+        services.repository.save_conversation(record)
         services.expiry.on_activity(conversation_id, status.last_interaction)
         return record
 

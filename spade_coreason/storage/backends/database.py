@@ -477,12 +477,17 @@ class Database(ABC):
         if self._deferred_rows:
             self._pending.append(self._commit_deferred())
         if self._pending:
-            batch, self._pending = self._pending, []
+            batch = self._take_batch()
             self._is_writing = True
             if self._writer_hook is None:
                 self._write_batch(batch)
             else:
                 self._writer_hook(batch, self._write_batch)
+
+    def _take_batch(self) -> list[Any]:
+        """Remove what the next batch takes from what is pending, and return it."""
+        batch, self._pending = self._pending, []
+        return batch
 
     def _on_writer_idle(self) -> None:
         """Gather the next batch, because the writer is idle."""

@@ -97,6 +97,7 @@ class SqliteDatabase(Database):
         self._truncation_task: asyncio.Task[None] | None = None
         self._truncation_future: asyncio.Future[bool] | None = None
         self._has_erased = False
+        self._has_lookups = self._took_lookups = False
         self._inode = 0
         self._queue: queue.SimpleQueue[list[Any] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run_writer, name="database-writer", daemon=True)
@@ -192,7 +193,22 @@ class SqliteDatabase(Database):
         """Run a few short prepared queries in the writer's thread, between two transactions: the fastest way to read."""
         future: asyncio.Future[T] = self._loop.create_future()
         self._enqueue(_Lookup(queries, future))
+        self._has_lookups = True
         return future
+
+    def _take_batch(self) -> list[Any]:
+        # A turn that waits for a lookup and for nothing else ends soon after it. Then its request, its conversation and its
+        # reply share one transaction. Of two batches one writes, however many lookups there are.
+        batch, has_lookups = super()._take_batch(), self._has_lookups
+        self._has_lookups = False
+        if has_lookups and not (self._took_lookups or self._is_closed):
+            writes = [item for item in batch if not isinstance(item, _Lookup)]
+            # A transaction runs functions last. A deletion must not come behind what is written because of the lookup.
+            if all(write.work is None for write in writes):
+                self._took_lookups, self._pending = True, writes
+                return [item for item in batch if isinstance(item, _Lookup)]
+        self._took_lookups = False
+        return batch
 
     def _write_batch(self, batch: list[Any]) -> None:
         self._queue.put(batch)
