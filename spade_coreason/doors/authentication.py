@@ -6,7 +6,6 @@ import logging
 import re
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -49,18 +48,12 @@ class Authentication:
     Loopback needs a key too, and no path is excepted: routes without a key are not in the application.
     """
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        find: FindCaller,
-        requests_per_key: int,
-        now: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, app: ASGIApp, find: FindCaller, requests_per_key: int) -> None:
         self._app = app
         self._find = find
         self._requests_per_key = requests_per_key
         self._running = Counter[str]()
-        self._wrong_keys = WrongSecrets("key", now)
+        self._wrong_keys = WrongSecrets("key")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         caller = self._identify(scope)
@@ -140,14 +133,13 @@ class WrongSecrets:
     `what` is the noun for the log.
     """
 
-    def __init__(self, what: str, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, what: str) -> None:
         self._what = what
-        self._now = now
         self._minutes: OrderedDict[str, _Minute] = OrderedDict()
 
     def count(self, address: str) -> float | None:
         """Count a wrong one. Return the seconds until the next minute if there were too many."""
-        group, now = group_address(address), self._now()
+        group, now = group_address(address), time.monotonic()
         minute = self._minutes.get(group)
         if minute is None or minute.ends <= now:
             minute = _Minute(now + _WRONG_KEYS_S)

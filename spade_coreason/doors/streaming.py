@@ -14,7 +14,7 @@ _HEADERS = {"X-Accel-Buffering": "no"}
 
 
 class EventStreamResponse(Response):
-    """An answer in parts, by default of server-sent events (`text/event-stream`).
+    """An answer in parts, which are server-sent events.
 
     The generator of the parts is closed at the end, and as soon as the client has gone. Starlette's `StreamingResponse` leaves
     that to the garbage collection, and needs two further tasks.
@@ -22,10 +22,8 @@ class EventStreamResponse(Response):
 
     media_type = "text/event-stream"
 
-    def __init__(
-        self, parts: AsyncGenerator[bytes, None], *, headers: Mapping[str, str] | None = None, media_type: str | None = None
-    ) -> None:
-        super().__init__(headers={**_HEADERS, **(headers or {})}, media_type=media_type)
+    def __init__(self, parts: AsyncGenerator[bytes, None], *, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(headers={**_HEADERS, **(headers or {})})
         del self.headers["content-length"]
         self._parts = parts
         self._is_client_gone = False

@@ -33,9 +33,9 @@ class OpenAIDoor:
         """Return OpenAI's own client."""
         return AsyncOpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0, **options)
 
-    def blocking_client(self, key: str = KEY, **options: Any) -> OpenAI:
+    def blocking_client(self) -> OpenAI:
         """Return OpenAI's own client for code without `await`."""
-        return OpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0, **options)
+        return OpenAI(base_url=f"{self.url}/v1", api_key=KEY, max_retries=0)
 
     def http(self, key: str | None = KEY) -> httpx.AsyncClient:
         """Return a client that reads the answers as they are."""

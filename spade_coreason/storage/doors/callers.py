@@ -69,10 +69,9 @@ class DoorRepository:
     `owner` is the address (a bare JID) of a caller. It sees only what is its own.
     """
 
-    def __init__(self, database: Database, agent: str, max_own_bytes: int = _MAX_OWN_BYTES) -> None:
+    def __init__(self, database: Database, agent: str) -> None:
         self._database = database
         self._agent = agent
-        self._max_own_bytes = max_own_bytes
 
     # Conversations
 
@@ -134,7 +133,7 @@ class DoorRepository:
             known = {digest: StoredFile(*rest) for digest, *rest in connection.execute(query)}
             used = connection.scalar(select(func.sum(door_files.c.size)).where(*of_owner)) or 0
             missing = {file.digest: file for file in new if file.digest not in known}
-            if used + sum(len(file.data) for file in missing.values()) > self._max_own_bytes:
+            if used + sum(len(file.data) for file in missing.values()) > _MAX_OWN_BYTES:
                 return None
             for digest, file in missing.items():
                 token, micros = secrets.token_urlsafe(_TOKEN_BYTES), to_micros(now)
