@@ -22,6 +22,7 @@ from spade_coreason.xmpp.servers.process import find_free_ports
 from tests.support.door_agents import read_all
 from tests.support.errors import ExpectedErrors
 from tests.support.hosting import RunningPlatform
+from tests.support.keeping_agents import Keeper
 from tests.support.wait import TIMEOUT_S
 
 DESK, ADA = "desk@localhost", "ada@localhost"
@@ -30,30 +31,24 @@ EDITOR = Caller("editor", caller_address("editor"), ADA, frozenset({DESK}), name
 OTHER = Caller("other", caller_address("other"), "", frozenset({DESK}), names_users=False)
 
 
-class Hoarder:
+class Hoarder(Keeper):
     """Keep what it is told in every place that an agent has; fail, ask or wait if told to."""
 
+    manifest = AgentDefinition.simple("desk")
     waiting = asyncio.Event()
 
     def __init__(self, memory: AgentInteractionMemory) -> None:
-        self.manifest = AgentDefinition.simple("desk")
-        self._memory = memory
+        super().__init__(memory)
         Hoarder.waiting = asyncio.Event()
 
     async def assist(self, request: AgentRequest, session: Session, response: Response) -> None:
+        await super().assist(request, session, response)
         text = request.payload["query"]
-        await session.store(f"last {text}", text)
-        await self._memory.aadd_information(request.metadata["conversation_id"], text)
-        await response.audit("keeper", "keep", text, True)
-        await session.run_once("step", str, text)
-        if "fail" in text:
-            raise RuntimeError(text)
         if "wait" in text:
             Hoarder.waiting.set()
             await asyncio.Event().wait()
         if "ask" in text:
             await response.ask_person(f"Is it {text}?")
-        await response.markdown(f"kept {text}")
 
 
 class Running(RunningPlatform):
