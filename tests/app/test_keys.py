@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import pytest
 
-from spade_coreason import AgentDefinition, AgentRequest, Platform, Response, Session, load_settings
+from spade_coreason import AgentDefinition, AgentRequest, Response, Session
 from spade_coreason.domain.callers import caller_address
 from spade_coreason.doors.caller import Caller
 from spade_coreason.doors.doors import DoorAgent
 from spade_coreason.exceptions import ConfigError
 from spade_coreason.storage import KeyRepository, hash_secret
-from spade_coreason.xmpp.servers.process import find_free_ports
 from tests.support.door_agents import read_all, texts_of
 from tests.support.doors import ask
 from tests.support.hosting import RunningPlatform
@@ -69,24 +67,12 @@ class Running(RunningPlatform):
         return events[-1].type == "request.completed"
 
 
-@asynccontextmanager
-async def run_platform(directory: Path) -> AsyncIterator[Running]:
-    [port] = find_free_ports(1)
+def run_platform(directory: Path) -> AbstractAsyncContextManager[Running]:
     agents = [
         {"jid": DESK, "agent": "tests.app.test_keys:Desk", "doors": ["openai"]},
         {"jid": ECHO, "agent": "spade_coreason.agents.echo:EchoAgent", "doors": ["openai"]},
     ]
-    values = {
-        "server": {"mode": "embedded"},
-        "data_dir": str(directory / "data"),
-        "web": {"port": port},
-        "access": {"allow": [CAROL, "guest@localhost"], "operators": [BOSS]},
-        "agents": agents,
-    }
-    file = directory / "platform.yaml"
-    file.write_text(json.dumps(values))
-    async with Platform(load_settings(file, directory, {})) as platform:
-        yield Running(platform)
+    return Running.start(directory, agents, access={"allow": [CAROL, "guest@localhost"], "operators": [BOSS]})
 
 
 @pytest.fixture

@@ -5,17 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from spade_coreason import Platform, load_settings
+from spade_coreason import Platform
 from spade_coreason.contracts.base import utc_now
 from spade_coreason.exceptions import ConfigError
 from spade_coreason.storage import StoredWebhook, WebhookRepository
-from spade_coreason.xmpp.servers.process import find_free_ports
 from tests.support.databases import SQLITE, execute
 from tests.support.doors import Reply, ask
 from tests.support.hosting import RunningPlatform
@@ -61,23 +59,13 @@ class Running(RunningPlatform):
         return found
 
 
-@asynccontextmanager
-async def run_platform(directory: Path) -> AsyncIterator[Running]:
-    [port] = find_free_ports(1)
+@pytest.fixture
+async def running(tmp_path: Path) -> AsyncIterator[Running]:
     agents = [
         {"jid": ECHO, "agent": "spade_coreason.agents.echo:EchoAgent", "doors": ["webhook"]},
         {"jid": QUIET, "agent": "spade_coreason.agents.echo:EchoAgent"},
     ]
-    values = {"server": {"mode": "embedded"}, "data_dir": str(directory / "data"), "web": {"port": port}, "agents": agents}
-    file = directory / "platform.yaml"
-    file.write_text(json.dumps(values))
-    async with Platform(load_settings(file, directory, {})) as platform:
-        yield Running(platform)
-
-
-@pytest.fixture
-async def running(tmp_path: Path) -> AsyncIterator[Running]:
-    async with run_platform(tmp_path) as running:
+    async with Running.start(tmp_path, agents) as running:
         yield running
 
 

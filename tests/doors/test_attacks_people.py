@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from spade_coreason import AgentDefinition, AgentInteractionMemory, AgentRequest, Platform, Response, Session, load_settings
+from spade_coreason import AgentDefinition, AgentInteractionMemory, AgentRequest, Response, Session
 from spade_coreason.domain.callers import caller_address
 from spade_coreason.doors.caller import Caller
 from spade_coreason.doors.channel import DoorReply
 from spade_coreason.doors.doors import DoorAgent
 from spade_coreason.exceptions import ConfigError
 from spade_coreason.storage import schema
-from spade_coreason.xmpp.servers.process import find_free_ports
 from tests.support.door_agents import read_all
 from tests.support.errors import ExpectedErrors
 from tests.support.hosting import RunningPlatform
@@ -74,19 +72,9 @@ class Running(RunningPlatform):
         return [row for row in await self.platform.database.read(work) if any(text in row for text in texts)]
 
 
-@asynccontextmanager
-async def run_platform(directory: Path) -> AsyncIterator[Running]:
-    values = {
-        "server": {"mode": "embedded"},
-        "data_dir": str(directory / "data"),
-        "web": {"port": find_free_ports(1)[0]},
-        "access": {"allow": [ADA], "operators": [ADA]},
-        "agents": [{"jid": DESK, "agent": "tests.doors.test_attacks_people:Hoarder", "doors": ["openai"]}],
-    }
-    file = directory / "platform.yaml"
-    file.write_text(json.dumps(values))
-    async with Platform(load_settings(file, directory, {})) as platform:
-        yield Running(platform)
+def run_platform(directory: Path) -> AbstractAsyncContextManager[Running]:
+    agent = {"jid": DESK, "agent": "tests.doors.test_attacks_people:Hoarder", "doors": ["openai"]}
+    return Running.start(directory, [agent], access={"allow": [ADA], "operators": [ADA]})
 
 
 async def fill(running: Running) -> DoorReply:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, Self
 from xml.sax.saxutils import escape
 
 from spade_coreason import People, ResponseHandler, Session, SessionHandle
@@ -49,6 +49,7 @@ from spade_coreason.xmpp.connection.endpoint import ServerEndpoint
 from spade_coreason.xmpp.connection.login import Login
 from spade_coreason.xmpp.host import HostedAgent
 from spade_coreason.xmpp.local_exchange import LocalExchange
+from spade_coreason.xmpp.servers.process import find_free_ports
 from spade_coreason.xmpp.timings import DEFAULT_TIMINGS, ConnectionTimings
 from tests.support.errors import check_errors, errors_in
 from tests.support.line_log import append_line, read_lines
@@ -449,6 +450,16 @@ class RunningPlatform:
 
     def __init__(self, platform: Platform) -> None:
         self.platform = platform
+
+    @classmethod
+    @asynccontextmanager
+    async def start(cls, directory: Path, agents: Sequence[object], **settings: Any) -> AsyncIterator[Self]:
+        """Start a platform with an embedded server, and an HTTP server at a free port."""
+        values = {"server": {"mode": "embedded"}, "data_dir": str(directory / "data"), "agents": agents, **settings}
+        file = directory / "platform.yaml"
+        file.write_text(json.dumps({**values, "web": {"port": find_free_ports(1)[0]}}))
+        async with Platform(load_settings(file, directory, {})) as platform:
+            yield cls(platform)
 
     async def call(self, operation_name: str, /, **arguments: Any) -> Any:
         """Call an operation of the platform, as a command does."""
