@@ -44,7 +44,7 @@ class Exchange:
     """One request to the agent behind `connect()`. `task_id` is that of its task there, "" before there is one.
 
     Each message to the agent and each wait for its task is a durable step. A run that begins anew finds the id of the task
-    there, and fetches the task; if the agent has lost it, the message is sent once more under its id.
+    there, and fetches the task. If the agent has lost it, the message is sent once more under its id.
     """
 
     connect: Callable[[], Awaitable[Connection]]

@@ -25,7 +25,7 @@ _EVENT_ENDS = (b"\n\n", b"\r\r", b"\r\n\r\n")
 class PolicyTransport(httpx.AsyncBaseTransport):  # type: ignore[misc]  # httpx is not checked
     """Connect to addresses that `policy` allows, with the headers of `options` if the origin is that of its URL.
 
-    The connection goes to an address that was checked, and each request has a connection of its own: one that is open for
+    The connection goes to an address that was checked. Each request has a connection of its own, since one that is open for
     another host would not be checked again. A proxy of the environment resolves names itself, so that through a proxy only the
     host of `options.url` is asked.
     """

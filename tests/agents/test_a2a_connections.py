@@ -464,7 +464,7 @@ def test_a_wrong_option_is_named(options: Mapping[str, Any], place: str) -> None
     assert "word" not in str(raised.value)
 
 
-def test_without_the_package_the_error_says_what_to_install(tmp_path: Path) -> None:
+def test_without_the_package_the_error_says_what_to_install() -> None:
     program = (
         "import sys\n"
         "from importlib.machinery import PathFinder\n"

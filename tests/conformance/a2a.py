@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import sys
 import tempfile
 import tomllib
 from collections import Counter
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
 from tests.conformance.a2a_agent import KitAgent
@@ -26,7 +24,6 @@ REMEDY = f"""The A2A kit is missing. Get it, with its packages, and name it:
 EXCEPTIONS = Path(__file__).with_name("a2a-exceptions.toml")
 MAX_EXCEPTIONS = 5
 _HERE = Path(__file__).parent
-_REPORTS = ("junitreport.xml", "compatibility.json")
 
 
 async def run() -> None:
@@ -40,12 +37,11 @@ async def run() -> None:
         if not (folder / "junit.xml").exists():
             raise SystemExit(output)
         results = read_results(folder / "junit.xml")
-        levels = json.loads((folder / "compatibility.json").read_text(encoding="utf-8"))
     failed = {name: text for name, (outcome, text) in results.items() if outcome == "failed"}
     unexpected = {name: text for name, text in failed.items() if name not in exceptions | optional}
     obsolete = sorted(set(exceptions | optional) - set(failed))
     commit = await find_commit(kit)
-    write_section("a2a", make_lines(results, exceptions | optional, levels, commit))
+    write_section("a2a", make_lines(results, exceptions | optional, commit))
     print(output[-3000:])
     for name, text in unexpected.items():
         print(f"FAILED {name}\n  {text}")
@@ -108,9 +104,7 @@ def read_results(path: Path) -> dict[str, tuple[str, str]]:
     return results
 
 
-def make_lines(
-    results: dict[str, tuple[str, str]], exceptions: dict[str, str], levels: dict[str, Any], commit: str
-) -> list[str]:
+def make_lines(results: dict[str, tuple[str, str]], exceptions: dict[str, str], commit: str) -> list[str]:
     """Return the lines of the page."""
     counts = Counter(outcome for outcome, _ in results.values())
     lines = [

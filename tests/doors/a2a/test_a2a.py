@@ -31,7 +31,7 @@ from tests.support.a2a_door import (
     state_of,
     text_of,
 )
-from tests.support.door_agents import CALLERS, Desk
+from tests.support.door_agents import CALLERS, Desk, read_all
 from tests.support.doors import FRONT_END_KEY, KEY, OTHER_KEY
 from tests.support.errors import ExpectedErrors
 from tests.support.wait import eventually
@@ -387,7 +387,7 @@ async def test_nothing_crosses_between_callers_and_doors(server: A2AServer, desk
         events = aiter(client.send_message(message_of("wait", "m3", context_id="trip")))
         waiting = (await anext(events)).task
         other_door = uuid4()
-        await _read(server.running.agent.ask(server_caller(server), {"query": "x"}, request_id=other_door, thread="t"))
+        await read_all(server.running.agent.ask(CALLERS[KEY], {"query": "x"}, request_id=other_door, thread="t"))
         with pytest.raises(TaskNotFoundError):
             await client.get_task(a2a_pb2.GetTaskRequest(id=str(other_door)))
         assert (await client.list_tasks(a2a_pb2.ListTasksRequest(context_id="t"))).total_size == 0
@@ -466,15 +466,6 @@ async def test_a_wrong_request_is_refused_without_a_turn(server: A2AServer, desk
             reply = (await http.post(server.url, json=_call("SendMessage", params))).json()
             assert reply["error"]["code"] in (-32602, -32003), params
     assert desk.seen == []
-
-
-def server_caller(server: A2AServer) -> Any:
-    return CALLERS[KEY]
-
-
-async def _read(reply: Any) -> None:
-    async for _ in reply:
-        pass
 
 
 def _json_message(text: str, ident: str, **fields: Any) -> dict[str, Any]:
