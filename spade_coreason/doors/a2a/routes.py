@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import logging
+from codecs import getincrementaldecoder
 from http import HTTPStatus
 
 from a2a.server.context import ServerCallContext
 from a2a.server.request_handlers.response_helpers import build_error_response
 from a2a.server.routes import ServerCallContextBuilder, create_agent_card_routes, create_jsonrpc_routes, create_rest_routes
 from a2a.utils.error_handlers import build_rest_error_payload
-from a2a.utils.errors import ContentTypeNotSupportedError
+from a2a.utils.errors import ContentTypeNotSupportedError, InvalidRequestError
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import JSONResponse
 from starlette.routing import BaseRoute, Route, Router
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ..authentication import caller_of
 from ..doors import DoorAgent, Doors
@@ -64,8 +65,26 @@ class A2ADoor:
         if not content_type.partition(";")[0].strip().lower().endswith(("/json", "+json")):
             await _refuse_content(is_rpc=path == root)(scope, receive, send)
             return
+        if path != root:
+            receive = _require_text(receive)
         # A client of JSON-RPC posts to the address of the agent, without a slash at its end.
         await router({**scope, "root_path": root, "path": path if path != root else f"{path}/"}, receive, send)
+
+
+def _require_text(receive: Receive) -> Receive:
+    """Refuse a body that is no UTF-8. The SDK would answer that it has failed."""
+    decoder = getincrementaldecoder("utf-8")()
+
+    async def receive_text() -> Message:
+        message = await receive()
+        if message["type"] == "http.request":
+            try:
+                decoder.decode(message.get("body", b""), not message.get("more_body", False))
+            except UnicodeDecodeError:
+                raise InvalidRequestError("the body must be JSON in UTF-8") from None
+        return message
+
+    return receive_text
 
 
 def _refuse_content(*, is_rpc: bool) -> JSONResponse:

@@ -203,7 +203,7 @@ class QuotaLimit:
             if (exceeded := counter.count(size, now_s, is_refusing)) is not None:
                 for counted in counters[: counters.index(counter)]:
                     counted.uncount(size)
-                return self._refuse(own, counter, exceeded, size, now_s)
+                return self._refuse(own, counter, exceeded, size, now_s, is_program=request.kind.is_program)
             is_refusing = own.role != "operator"
         own.is_told = False
         if own not in self._unsaved:
@@ -218,7 +218,7 @@ class QuotaLimit:
         day = self._day.date()
         return [MessageCount(counter.scope, counter.holder, day, counter.messages, counter.bytes) for counter in unsaved]
 
-    def _refuse(self, own: _Counter, full: _Counter, exceeded: Limit, size: int, now_s: float) -> Refuse:
+    def _refuse(self, own: _Counter, full: _Counter, exceeded: Limit, size: int, now_s: float, *, is_program: bool) -> Refuse:
         """Refuse a message of `own` because of a limit of `full`."""
         quota, wait_s = full.quota, (self._day + _DAY - self._clock()).total_seconds()
         for counter in (own, *own.outer):
@@ -236,7 +236,8 @@ class QuotaLimit:
                 wait_s = full.bytes_due_s + min(size * full.byte_s, _MINUTE_S) - _MINUTE_S - now_s
         wait_s = max(1, math.ceil(wait_s))
         text = translate(_REFUSALS[full.scope], limit=limit, wait=_format_wait(wait_s))
-        tells_people, own.is_told = not own.is_told, True
+        tells_people = not own.is_told
+        own.is_told |= not is_program  # a program that asks for a person is told each time, and the person is not
         return Refuse(ErrorCode.TOO_MANY_REQUESTS, text, wait_s, tells_people=tells_people)
 
     # Usage
