@@ -103,6 +103,25 @@ async def test_a_key_reaches_only_its_agents_by_only_the_doors_that_they_list(pr
         await running.check_doors()
 
 
+async def test_an_agent_is_behind_the_doors_that_it_lists_and_no_others(prosody: XmppServer, tmp_path: Path) -> None:
+    async with run_all_doors(prosody, tmp_path) as running:
+        issued = await running.call("keys.create", name="partner", agents=[running.partly, running.closed])
+        running.keys["partner"] = issued.secret
+        webhook = await running.call("webhooks.create", name="partner", agent=running.partly)
+        for agent, door in product((running.partly, running.closed), WITH_KEYS):
+            answer = await running.ask(door, "partner", f"by {door}", agent=agent)
+            if (agent, door) == (running.partly, "openai"):
+                assert "a secret of the hidden agent" in answer.text
+            else:
+                assert answer.status == 404 or "no such tool" in answer.text, answer
+        async with running.http("partner") as http:
+            assert (await running.mcp(http, "tools/list", {})).json()["result"]["tools"] == []
+            running.secret = webhook.secret
+            headers = running.sign(b"{}", "m")
+            assert (await http.post("/webhooks/partner", content=b"{}", headers=headers)).status_code == 503
+        assert Hidden.seen == ["by openai"]
+
+
 async def test_a_revoked_key_is_refused_at_each_door_and_ends_what_waits_there(prosody: XmppServer, tmp_path: Path) -> None:
     async with run_all_doors(prosody, tmp_path) as running:
         waiting = [asyncio.create_task(running.ask(door, "website", f"hold {door}")) for door in WITH_KEYS]
@@ -527,7 +546,7 @@ def test_no_secret_of_a_door_is_in_the_log(tmp_path: Path) -> None:
         hidden.append(content.partition("/files/")[2].partition("/")[0])
 
     with run_in_background("up", "-vv", cwd=tmp_path, until="^Ready") as platform:
-        running = AllDoors(None, WebSettings(port=port), "desk@localhost", "", "", keys, secret)  # type: ignore[arg-type] # it runs elsewhere
+        running = AllDoors(None, WebSettings(port=port), "desk@localhost", "", "", "", keys, secret)  # type: ignore[arg-type] # it runs elsewhere
         asyncio.run(use(running))
         code, output, log = platform.stop()
     assert (code, "has a wrong key" in log) == (0, True)

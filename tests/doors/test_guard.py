@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 
+import httpx
 import pytest
+from starlette.responses import JSONResponse
 
 from spade_coreason.doors.addresses import Proxies, group_address
+from spade_coreason.doors.guard import RequestGuard
+from spade_coreason.doors.limits import HttpLimits
 from tests.support.doors import ExampleDoor, ask, connect, request_of, serve, web_settings
 
 
@@ -95,6 +99,30 @@ async def test_only_a_proxy_that_is_named_is_believed() -> None:
         {"caller": "website@callers.invalid", "client": "203.0.113.9", "scheme": "https", "host": "agents.example.org"},
         {"caller": "website@callers.invalid", "client": "127.0.0.1", "scheme": "http", "host": "localhost"},
     ]
+
+
+@pytest.mark.parametrize(
+    ("keys", "client", "status"),
+    [
+        ({}, "203.0.113.9", 403),
+        ({}, "127.0.0.1", 200),
+        ({}, "::1", 200),
+        ({}, "::ffff:127.0.0.1", 200),
+        ({"proxies": ["10.0.0.1"]}, "203.0.113.9", 403),
+        ({"proxies": ["10.0.0.1"]}, "10.0.0.1", 200),
+        ({"tls": {"certificate": "cert.pem", "key": "key.pem"}}, "203.0.113.9", 200),
+    ],
+)
+async def test_without_tls_only_proxies_and_this_machine_are_served(keys: dict[str, object], client: str, status: int) -> None:
+    """Without a network: the tests have only this machine."""
+    settings = web_settings(**keys)
+    app = JSONResponse({})
+    guard = RequestGuard(app, settings, HttpLimits(**dict(settings.limits)), Proxies(settings.proxies))
+    transport = httpx.ASGITransport(guard, client=(client, 1))
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
+        assert (await http.get("/whoami")).status_code == status
+        assert (await http.get("/whoami", headers={"X-Forwarded-For": "127.0.0.1"})).status_code == status
+        assert (await http.get("/healthz")).status_code == 200  # it tells nothing, and a watching program is elsewhere
 
 
 async def test_a_forwarded_host_is_checked_too() -> None:

@@ -7,7 +7,7 @@ import json
 from base64 import b64encode
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import uuid4
@@ -110,14 +110,15 @@ class Answer(NamedTuple):
 class AllDoors:
     """The running platform, and what its clients know.
 
-    `desk` is behind all doors, as `other` is, and `closed` behind none. The keys `website`, `shop`, `front` (the people of a
-    front end) and `editor` (the operator) open `desk` and `closed`.
+    `desk` is behind all doors, as `other` is, `partly` behind that of OpenAI's API only, and `closed` behind none. The keys
+    `website`, `shop`, `front` (the people of a front end) and `editor` (the operator) open `desk` and `closed`.
     """
 
     platform: Platform
     web: WebSettings
     desk: str
     other: str
+    partly: str
     closed: str
     keys: dict[str, str]
     """The secrets by the names of the keys."""
@@ -242,8 +243,8 @@ async def run_all_doors(
     server: XmppServer, directory: Path, *, operator: str = "boss@localhost", **keys: Any
 ) -> AsyncIterator[AllDoors]:
     """Run the platform. `operator` is the JID of an operator, and `keys` are further ones of the configuration."""
-    accounts = [await server.account() for _ in range(3)]
-    desk, other, closed = (jid for jid, _ in accounts)
+    accounts = [await server.account() for _ in range(4)]
+    desk, other, partly, closed = (jid for jid, _ in accounts)
     passwords = {jid: {"jid": jid, "password": password} for jid, password in accounts}
     values = {
         "server": {
@@ -259,6 +260,7 @@ async def run_all_doors(
         "agents": [
             {**passwords[desk], "agent": f"{__name__}:Desk", "doors": list(DOORS)},
             {**passwords[other], "agent": f"{__name__}:Hidden", "doors": list(DOORS)},
+            {**passwords[partly], "agent": f"{__name__}:Hidden", "doors": ["openai"]},
             {**passwords[closed], "agent": f"{__name__}:Hidden"},
         ],
         **keys,
@@ -268,10 +270,17 @@ async def run_all_doors(
     async with Platform(load_settings(file, directory, {})) as platform:
         web = platform.settings.web
         assert web is not None
-        running = AllDoors(platform, web, desk, other, closed, {}, "")
+        running = AllDoors(platform, web, desk, other, partly, closed, {}, "")
         options: dict[str, dict[str, Any]] = {"front": {"users_by_header": True}, "editor": {"account": operator}}
         for name in ("website", "shop", "front", "editor"):
             issued = await running.call("keys.create", name=name, agents=[desk, closed], **options.get(name, {}))
             running.keys[name] = issued.secret
         running.secret = (await running.call("webhooks.create", name="ci", agent=desk)).secret
         yield running
+
+
+@asynccontextmanager
+async def run_again(running: AllDoors, directory: Path) -> AsyncIterator[AllDoors]:
+    """Run the platform of a directory once more, which has stopped."""
+    async with Platform(load_settings(directory / "platform.yaml", directory, {})) as platform:
+        yield replace(running, platform=platform)
