@@ -63,6 +63,12 @@ class DoorAgent:
         return self._channel.is_allowed(caller)
 
     @property
+    def is_paused(self) -> bool:
+        """True while an operator has paused the agent. What it is asked is stored, and answered when the pause ends."""
+        running = self._get_host().running_agent(self.jid)
+        return running is not None and running.is_paused
+
+    @property
     def repository(self) -> AgentRepository:
         """The stored data of the agent."""
         return self._get_host().repository(self.jid)

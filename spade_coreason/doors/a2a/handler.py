@@ -138,6 +138,8 @@ class AgentHandler(RequestHandler):
                 await self._agent.repository.doors.delete_files(caller.address, task_id)
         else:
             await reply.stored
+            if self._agent.is_paused and live.progress.status.state == a2a_pb2.TASK_STATE_SUBMITTED:
+                live.pause()
         return live
 
     async def _repeat(self, caller: Caller, task_id: UUID, known: KnownRequest, digest: bytes) -> LiveTask | a2a_pb2.Task:

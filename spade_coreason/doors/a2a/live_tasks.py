@@ -14,7 +14,7 @@ from ...domain.texts.error_chain import describe_error_chain
 from ..caller import Caller
 from ..channel import DoorEvent, DoorReply
 from ..doors import DoorAgent
-from .progress import ASKED_ANOTHER, INTERRUPTED, TaskProgress, Update, question_parts
+from .progress import ASKED_ANOTHER, INTERRUPTED, PAUSED, TaskProgress, Update, question_parts
 
 log = logging.getLogger(__name__)
 
@@ -94,7 +94,7 @@ class LiveTask:
 
     async def wait_until_settled(self) -> None:
         """Wait until the task is over, or waits for an answer, or the platform stops."""
-        while not (self.is_over or self.progress.is_settled or self.waits_for_others):
+        while not (self.is_over or self.progress.is_settled or self.progress.waits_for_others):
             self._changed.clear()
             if not self._is_adopted:
                 await self._changed.wait()
@@ -105,15 +105,9 @@ class LiveTask:
             except TimeoutError:
                 await self.check()
 
-    @property
-    def waits_for_others(self) -> bool:
-        """True if the agent waits for the answer of another person than the caller."""
-        status = self.progress.status
-        return status.state == a2a_pb2.TASK_STATE_WORKING and status.message.parts[:1] == [a2a_pb2.Part(text=ASKED_ANOTHER)]
-
     async def check(self) -> None:
         """Look if an adopted task waits for an answer again: only the first reader of a reply is told."""
-        is_running = not (self.is_over or self.progress.is_settled or self.waits_for_others)
+        is_running = not (self.is_over or self.progress.is_settled or self.progress.waits_for_others)
         if self._is_adopted and is_running and await self._agent.find_state(self.caller, self.request_id) == "waiting":
             await self._park()
 
@@ -121,6 +115,10 @@ class LiveTask:
         """Note that a message has answered the question, and that the task goes on."""
         self.progress.add_message(message)
         self._publish([self.progress.set_status(a2a_pb2.TASK_STATE_WORKING)])
+
+    def pause(self) -> None:
+        """Note that it begins when a pause of the agent ends."""
+        self._publish([self.progress.set_status(a2a_pb2.TASK_STATE_WORKING, [a2a_pb2.Part(text=PAUSED)])])
 
     def cancel(self) -> None:
         """Note that it was cancelled."""

@@ -27,6 +27,7 @@ TERMINAL = frozenset(
     }
 )
 ASKED_ANOTHER = "The agent has asked another person, and waits for the answer."
+PAUSED = "An operator has paused the agent. The task is stored, and goes on when the pause ends."
 INTERRUPTED = "The platform stops. The task goes on after its next start: subscribe to it again."
 _FINAL_STATES = {
     "request.completed": a2a_pb2.TASK_STATE_COMPLETED,
@@ -84,6 +85,12 @@ class TaskProgress:
         """True if nothing follows before a person does something."""
         return self.is_terminal or self.status.state == a2a_pb2.TASK_STATE_INPUT_REQUIRED
 
+    @property
+    def waits_for_others(self) -> bool:
+        """True if the agent waits for the answer of another person than the caller, or for the end of a pause."""
+        parts = self.status.message.parts
+        return self.status.state == a2a_pb2.TASK_STATE_WORKING and len(parts) == 1 and parts[0].text in (ASKED_ANOTHER, PAUSED)
+
     def snapshot(self) -> a2a_pb2.Task:
         """Return the task as it is now."""
         task = a2a_pb2.Task(id=self.task_id, context_id=self.context_id, status=self.status, history=self.history)
@@ -120,7 +127,7 @@ class TaskProgress:
             return []
         updates = []
         is_quiet = event.type == "block.thought"
-        if self.status.state != a2a_pb2.TASK_STATE_WORKING and not is_quiet:
+        if (self.status.state != a2a_pb2.TASK_STATE_WORKING or self.waits_for_others) and not is_quiet:
             updates.append(self.set_status(a2a_pb2.TASK_STATE_WORKING))
         if (update := self._apply_block(event)) is not None:
             updates.append(update)

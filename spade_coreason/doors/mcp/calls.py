@@ -40,6 +40,7 @@ _SILENT_PERSON_S = 45.0
 """The same for a client that wants no progress, since such clients cancel a call after a minute."""
 _MAX_PROGRESS_CHARACTERS = 500
 _NOT_RUNNING_S = 5.0
+_PAUSED_S = 60.0
 _MAX_TRIES = 3
 _CONVERSATION_DIGITS = 12
 _WORKING = "The agent is at work."
@@ -63,6 +64,10 @@ T = TypeVar("T")
 def derive_request_id(caller: Caller, tool: AgentTool, name: str) -> UUID:
     """Derive the id of a request from the name that the caller gave it. Other callers and other doors have other ids."""
     return uuid5(_NAMESPACE, json.dumps([caller.address, tool.agent.jid, name]))
+
+
+class _PausedError(Exception):
+    """An operator has paused the agent."""
 
 
 class ClientLostError(Exception):
@@ -125,6 +130,9 @@ class AgentToolCall:
             self.reply = reply = await self._ask(arguments, request_id, is_known=given is not None)
         except ValueError as error:
             return self._notice(str(error), is_error=True, code=int(ErrorCode.BAD_REQUEST))
+        except _PausedError:
+            text = "An operator has paused the agent. Try again later."
+            return self._notice(text, is_error=True, code=int(ErrorCode.UNAVAILABLE), retry_after_s=_PAUSED_S)
         except ConnectionError:
             text = f"The agent does not run at the moment. Try again in {_NOT_RUNNING_S:g} s."
             return self._notice(text, is_error=True, code=int(ErrorCode.UNAVAILABLE), retry_after_s=_NOT_RUNNING_S)
@@ -136,7 +144,7 @@ class AgentToolCall:
     async def _ask(self, arguments: ToolArguments, request_id: UUID, *, is_known: bool) -> DoorReply:
         """Return the reply to the request, after the answer of the caller to a question if there is one.
 
-        Raise ValueError if the arguments do not fit.
+        Raise ValueError if the arguments do not fit, and _PausedError while the agent is paused.
         """
         answer = arguments.answer or self._read_elicited()
         if answer is not None:
@@ -151,6 +159,8 @@ class AgentToolCall:
                 raise ValueError("there is no request with this request_id, or it is older than seven days")
         if not arguments.payload and self._tool.needs_arguments:
             raise ValueError("the call has no arguments for the agent; give those of the input schema, such as `query`")
+        if self._agent.is_paused:
+            raise _PausedError
         capability = self._tool.capability
         await asyncio.to_thread(capability.validate_input, arguments.payload)
         return self._agent.ask(

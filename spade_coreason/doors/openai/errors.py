@@ -12,6 +12,7 @@ from ..channel import DoorEvent
 from ..errors import HttpError, find_openai_kind
 
 _STOP_S = 5.0
+_PAUSE_S = 60.0
 
 
 class AnswerError(HttpError):
@@ -49,6 +50,12 @@ def not_running() -> AnswerError:
     """Return the error for an agent that does not run."""
     text = "the agent does not run at the moment; try again"
     return AnswerError(HTTPStatus.SERVICE_UNAVAILABLE, text, retry_after_s=_STOP_S, is_final=False)
+
+
+def paused() -> AnswerError:
+    """Return the error for an agent that an operator has paused."""
+    text = "an operator has paused the agent; try again later, or send a response with `background`, which waits for it"
+    return AnswerError(HTTPStatus.SERVICE_UNAVAILABLE, text, "paused", retry_after_s=_PAUSE_S)
 
 
 def not_stored() -> AnswerError:

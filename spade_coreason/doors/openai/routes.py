@@ -26,7 +26,7 @@ from ..streaming import EventStreamResponse
 from .answers import Answer, Piece, show_question
 from .chat import ChatWriter
 from .conversations import Conversations, Place, derive_request_id, read_conversation_name
-from .errors import AnswerError, find_error, not_running, not_stored, reused_key
+from .errors import AnswerError, find_error, not_running, not_stored, paused, reused_key
 from .messages import UserMessage, digest_body, read_body, read_chat, read_response
 from .responses import ResponseWriter, read_response_id, response_id
 from .streams import COMMENT, END, KEEP_ALIVE_S, encode_event, read_with_pauses
@@ -163,10 +163,11 @@ class _OpenAIDoor:
         is_stream = body.get("stream") is True
         if (task := answer_task(question.text)) is not None:
             return self._answer_task(task, writer, is_stream=is_stream)
+        waits = is_stream or body.get("background") is not True
         asked = await self._ask(
-            request, agent, question, request_id, digest, name=None if previous else name, previous=previous
+            request, agent, question, request_id, digest, name=None if previous else name, previous=previous, waits=waits
         )
-        if body.get("background") is True and not is_stream:
+        if not waits:
             asked.reply.close()
             return JSONResponse(writer.write(Answer(), "in_progress"), headers=_headers(asked))
         return await self._answer(request, asked, writer, is_stream=is_stream)
@@ -197,8 +198,12 @@ class _OpenAIDoor:
         *,
         name: str | None = None,
         previous: UUID | None = None,
+        waits: bool = True,
     ) -> _Asked:
-        """Pass a question to the agent, and wait until it is stored. Raise AnswerError if it is refused."""
+        """Pass a question to the agent, and wait until it is stored. Raise AnswerError if it is refused.
+
+        `waits` tells that the client waits for the answer.
+        """
         if question.has_system_prompt and self._refuses_system_prompts:
             raise AnswerError(
                 400, "system prompts are refused here, since the agent has its own; send messages without one", "system_prompt"
@@ -206,10 +211,16 @@ class _OpenAIDoor:
         if not agent.is_open:
             raise not_running()
         caller = caller_of(request)
+        # Nobody would read the answer to a new request when a pause ends.
+        is_repeated = agent.is_paused and await agent.find_state(caller, request_id) is not None
+        if waits and agent.is_paused and not is_repeated:
+            raise paused()
         conversations = Conversations(agent, caller)
         place = await conversations.enter(question, request_id, body, name=name, previous=previous)
         if place.is_answer:
             return await self._answer_question(agent, caller, question, conversations, place)
+        if is_repeated and (earlier := await agent.fetch(caller, request_id)) is not None:
+            return _Asked(agent, caller, question, conversations, place, earlier)
         attachments = [
             *question.links,
             *await store_files(agent.repository.doors, caller, request_id, question.files, self._url),
