@@ -16,8 +16,10 @@ import pytest
 from starlette.routing import Route
 
 from spade_coreason.config import WebSettings
+from spade_coreason.contracts.base import utc_now
 from spade_coreason.domain.callers import person_below
 from spade_coreason.domain.messages import COMMAND_METADATA
+from spade_coreason.storage import KeyRepository
 from spade_coreason.xmpp.servers.process import find_free_ports
 from tests.support.all_doors import DOORS, WITH_KEYS, AllDoors, Desk, Hidden, run_all_doors
 from tests.support.doors import ask as ask_raw
@@ -134,6 +136,23 @@ async def test_a_revoked_key_is_refused_at_each_door_and_ends_what_waits_there(p
             for answer in await asyncio.gather(*waiting):
                 assert "done: hold" not in answer.text
         assert not Desk.release.is_set()
+
+
+async def test_a_key_that_ends_lets_a_running_turn_end_and_nothing_that_waits(prosody: XmppServer, tmp_path: Path) -> None:
+    async with run_all_doors(prosody, tmp_path) as running:
+        runs = asyncio.create_task(running.ask("openai", "website", "hold", thread="t"))
+        await eventually(lambda: len(Desk.seen) == 1)
+        waits = asyncio.create_task(running.ask("openai", "website", "hello", thread="t"))
+        await eventually(lambda: running.platform.doors.open_count == 2)
+        assert running.platform.database is not None
+        stored = await KeyRepository(running.platform.database).find("website")
+        assert stored is not None
+        running.platform._builder.key_ring.take(stored.until(utc_now()))  # as if its time were over
+        assert (await running.ask("openai", "website", "again")).status == 401
+        Desk.release.set()
+        assert "done: hold" in (await runs).text
+        assert (await waits).status == 403
+        assert [query for _, query in Desk.seen] == ["hold"]
 
 
 # Names in headers

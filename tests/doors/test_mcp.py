@@ -111,6 +111,11 @@ async def test_thoughts_and_the_time_are_progress(url: str, mode: str) -> None:
     assert sorted(step for step, _ in steps) == list(range(1, len(steps) + 1))
 
 
+def test_progress_comes_at_least_every_ten_seconds() -> None:
+    """Clients cancel a call that is silent for a minute. Above, the same timer runs with another interval."""
+    assert ToolCallLimits().progress_s <= 10
+
+
 async def test_a_cancelled_call_cancels_the_request(url: str) -> None:
     desk = Desk()
     async with serve_agent(url, desk) as door, connect(door, mode="legacy") as client:
