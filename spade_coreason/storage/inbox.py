@@ -423,7 +423,7 @@ class Inbox:
     async def _fetch_with_key(self, query: Select[Any], key: bytes) -> Sequence[Row[Any]]:
         """Return the rows of a query about the requests with a key, the latest first.
 
-        It is repeated if a request came meanwhile, such as one whose question was answered.
+        It is repeated if a request came while it ran, such as one whose question was answered.
         """
         while True:
             ids = self._database.inbox_keys.find_rows(key)
