@@ -22,7 +22,7 @@ from tests.support.doors import ask, web_settings
 from tests.support.errors import check_errors, errors_in
 from tests.support.hosting import PlatformProcess
 from tests.support.long_forms import short_and_long_in_release
-from tests.support.wait import TIMEOUT_S
+from tests.support.wait import ANSWER_S
 from tests.support.webhooks import sign
 
 EVENTS_PER_KILL = 6
@@ -79,14 +79,14 @@ class Sender:
 
     async def send_until_accepted(self, query: str) -> None:
         """Send an event until it is accepted, as a sender of webhooks does."""
-        async with asyncio.timeout(TIMEOUT_S):
+        async with asyncio.timeout(ANSWER_S):
             while query not in self.addresses:
                 await self.send(query)
 
     async def answer(self, query: str) -> Mapping[str, Any]:
         """Return the answer to an event that was accepted."""
         path = urlsplit(self.addresses[query]).path
-        async with asyncio.timeout(TIMEOUT_S):
+        async with asyncio.timeout(ANSWER_S):
             while (reply := await ask(self._settings, path, key=None)).status != 200:
                 assert reply.status in (202, 503), reply
                 await asyncio.sleep(0.02)

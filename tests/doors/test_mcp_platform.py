@@ -26,7 +26,7 @@ from tests.support.long_forms import short_and_long_in_release
 from tests.support.mcp_door import texts_of
 from tests.support.mcp_servers.servers import last_tool_results, mcp_tool_names
 from tests.support.program import run_command, run_in_background
-from tests.support.wait import TIMEOUT_S, eventually
+from tests.support.wait import ANSWER_S, TIMEOUT_S, eventually
 
 SEED = int(os.environ.get("CHAOS_SEED", random.SystemRandom().randrange(2**32)))
 TOOL = "counter_chat"
@@ -54,7 +54,7 @@ def create_key(file: Path, *arguments: str) -> str:
 @asynccontextmanager
 async def connect(port: int, key: str, mode: Any) -> AsyncIterator[Client]:
     headers = {"Authorization": f"Bearer {key}"}
-    async with httpx2.AsyncClient(headers=headers, timeout=TIMEOUT_S, trust_env=False) as http:
+    async with httpx2.AsyncClient(headers=headers, timeout=ANSWER_S, trust_env=False) as http:
         transport = streamable_http_client(f"http://127.0.0.1:{port}/mcp", http_client=http)
         async with Client(transport, mode=mode, cache=None) as client:
             yield client
