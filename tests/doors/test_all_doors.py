@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from ssl import create_default_context
 from typing import Any
 from uuid import uuid4
 
@@ -26,7 +27,9 @@ from spade_coreason.operations.doors.keys import NewKey, create_key
 from spade_coreason.operations.doors.webhooks import NewWebhook, create_webhook
 from spade_coreason.storage import decode_webhook_secret
 from spade_coreason.xmpp.servers.process import find_free_ports
+from tests.support.all_doors import DOORS as ALL_DOORS, run_all_doors
 from tests.support.servers.clients import StockClient
+from tests.support.servers.kinds import GetServer
 from tests.support.servers.server import XmppServer
 from tests.support.wait import TIMEOUT_S, eventually
 
@@ -162,6 +165,29 @@ async def test_callers_of_all_doors_are_answered_and_not_named_on_the_wire(proso
         assert (await alice.ask("four", desk)).endswith("before: nothing")
         await eventually(lambda: any("four" in data for data in running.sent))
         assert not [data for data in running.sent if CALLERS_DOMAIN in data.lower() or "website" in data]
+
+
+async def test_a_file_of_an_agent_is_a_link_at_each_door(get_server: GetServer, tmp_path: Path) -> None:
+    server = get_server("prosody", max_upload_bytes=20_000)
+    context = create_default_context(cafile=str(server.ca_file))
+    async with run_all_doors(server, tmp_path) as running, httpx.AsyncClient(verify=context, trust_env=False) as http:
+        for door in ALL_DOORS:
+            answer = await running.ask(door, "website", f"upload {door}")
+            found = json.loads(answer.text)
+            match door:
+                case "openai":
+                    link = found["choices"][0]["message"]["content"]
+                case "a2a":
+                    [part] = found["result"]["task"]["artifacts"][0]["parts"]
+                    assert (part["filename"], part["mediaType"]) == ("report.pdf", "application/pdf")
+                    link = part["url"]
+                case "mcp":
+                    content = found["result"]["content"][0]
+                    assert (content["type"], content["name"]) == ("resource_link", "report.pdf")
+                    link = content["uri"]
+                case _:
+                    link = found["text"]
+            assert (await http.get(link)).content == f"upload {door}".encode()
 
 
 @pytest.mark.parametrize("kind", ["chat", "response", "task", "tool"])

@@ -19,6 +19,7 @@ from spade_coreason import (
     AgentDefinition,
     AgentInteractionMemory,
     AgentRequest,
+    Files,
     Knowledge,
     Platform,
     Response,
@@ -50,8 +51,8 @@ class Desk:
     payloads: list[Mapping[str, Any]] = []  # noqa: RUF012 - as above
     release = asyncio.Event()
 
-    def __init__(self, memory: AgentInteractionMemory, knowledge: Knowledge) -> None:
-        self._memory, self._knowledge = memory, knowledge
+    def __init__(self, memory: AgentInteractionMemory, knowledge: Knowledge, files: Files) -> None:
+        self._memory, self._knowledge, self._files = memory, knowledge, files
         Desk.seen, Desk.payloads, Desk.release = [], [], asyncio.Event()
 
     async def assist(self, request: AgentRequest, session: Session, response: Response) -> None:
@@ -71,6 +72,9 @@ class Desk:
                 return
             case "hold":
                 await Desk.release.wait()
+            case "upload":
+                await response.markdown(await self._files.upload("report.pdf", query.encode()))
+                return
             case "pay":
                 try:
                     await response.markdown(await session.run_approved("pay", lambda: "paid"))
