@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -54,3 +56,23 @@ def test_a_proxy_is_named_by_its_address(project: Path, proxies: str) -> None:
 
 def test_an_agent_with_a_door_needs_the_section(project: Path) -> None:
     assert "doors" in config_error(project, AGENTS)
+
+
+@pytest.mark.parametrize(
+    ("module", "place", "extra"),
+    [("uvicorn", "web", "web"), ("a2a", "agents[0].doors[0]", "a2a"), ("mcp", "agents[0].doors[1]", "mcp")],
+)
+def test_without_its_packages_a_door_says_what_to_install(project: Path, module: str, place: str, extra: str) -> None:
+    agents = AGENTS.replace("[openai]", "[a2a, mcp]")
+    (project / "platform.yaml").write_text(f"web: {{}}\n{agents}")
+    program = (
+        "from importlib.machinery import PathFinder\n"
+        "from pathlib import Path\n"
+        "find = PathFinder.find_spec\n"
+        f"PathFinder.find_spec = lambda name, *rest: None if name == {module!r} else find(name, *rest)\n"
+        "from spade_coreason import load_settings\n"
+        "try:\n    load_settings(Path('platform.yaml'), Path(), {})\n"
+        "except Exception as error:\n    print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=project, capture_output=True, text=True, check=True, timeout=60)
+    assert f"{place}: needs the extra {extra}; run: pip install" in done.stdout
