@@ -19,6 +19,7 @@ from ..domain.channel_kinds import DOOR, DOOR_CHANNEL
 from ..domain.event_data import event_data
 from ..domain.jid import bare_jid
 from ..domain.messages import InboundRequest, Refused, RequestContext, TurnEvent
+from ..exceptions import StoreError
 from ..runtime import (
     PLAIN_PRESENTATION,
     Channel,
@@ -78,8 +79,8 @@ class DoorReply:
         """The commit of the request, if it was not refused. Its result is False for one that was there already."""
         self.is_parked = False
         """True while the request waits for a person's answer."""
-        self._events: deque[DoorEvent] = deque()
-        self._characters = 0
+        self._events: deque[tuple[DoorEvent, int]] = deque()
+        self._unread_characters = 0
         self._arrival = asyncio.Event()
         self._is_over = False
 
@@ -92,7 +93,9 @@ class DoorReply:
                 raise StopAsyncIteration
             self._arrival.clear()
             await self._arrival.wait()
-        return self._events.popleft()
+        event, characters = self._events.popleft()
+        self._unread_characters -= characters
+        return event
 
     @property
     def has_begun(self) -> bool:
@@ -100,23 +103,24 @@ class DoorReply:
         return bool(self._events) or self._is_over
 
     def put(self, event: DoorEvent, characters: int = 0) -> None:
-        """Add an event. What comes after the last one is dropped."""
+        """Add an event, whose JSON has so many characters. What comes after the last one is dropped."""
         if self._is_over:
             return
-        self._characters = self._characters + characters if self._events else characters
-        if self._characters > _MAX_UNREAD_CHARACTERS:
+        self._unread_characters += characters
+        if self._unread_characters > _MAX_UNREAD_CHARACTERS:
             self._events.clear()
+            self._unread_characters = characters = 0
             event = self._interruption("the reply was not read in time")
         self.is_parked = event.type == "request.parked"
         self._is_over = event.is_final and not (self.is_parked and self.waits)
         if self._is_over:
             self._channel.forget(self)
-        self._events.append(event)
+        self._events.append((event, characters))
         self._arrival.set()
 
-    def interrupt(self) -> None:
-        """End the reply, because the platform stops."""
-        self.put(self._interruption("the platform stops"))
+    def interrupt(self, reason: str) -> None:
+        """End the reply before the request is answered. `reason` is the beginning of a sentence for the caller."""
+        self.put(self._interruption(reason))
 
     def _interruption(self, reason: str) -> DoorEvent:
         data = {"request_id": str(self.request_id), "message": f"{reason}; fetch it later by its id"}
@@ -162,7 +166,7 @@ class DoorChannel(Channel):
         self.agent = agent
         self._gateway: ChannelGateway | None = None
         self._replies: dict[str, DoorReply] = {}
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
 
     @property
     def is_open(self) -> bool:
@@ -186,7 +190,7 @@ class DoorChannel(Channel):
         """Take no more requests, and end the replies that are read."""
         self._gateway = None
         for reply in list(self._replies.values()):
-            reply.interrupt()
+            reply.interrupt("the platform stops")
         for task in self._tasks:
             task.cancel()
 
@@ -217,11 +221,13 @@ class DoorChannel(Channel):
         Raise ConnectionError while the agent does not run.
         """
         self._require_gateway()
-        reply = self._open_reply(caller, request_id, waits=waits)
-        if await self._repeat(reply):
-            return reply
-        reply.close()
-        return None
+        reply, is_known = self._open_reply(caller, request_id, waits=waits), False
+        try:
+            is_known = await self._repeat(reply)
+        finally:
+            if not is_known:
+                reply.close()
+        return reply if is_known else None
 
     async def find_state(self, caller: Caller, request_id: UUID) -> RequestState | None:
         """Return the state of a request of a caller, or None. Raise ConnectionError while the agent does not run."""
@@ -305,9 +311,17 @@ class DoorChannel(Channel):
         for reply in self._replies_to(owner, request_id):
             if reply.is_parked:
                 reply.is_parked = False
-                task = asyncio.create_task(self._repeat(reply))
+                task = asyncio.create_task(self._repeat_after_question(reply))
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
+
+    async def _repeat_after_question(self, reply: DoorReply) -> None:
+        try:
+            is_known = await self._repeat(reply)
+        except (ConnectionError, StoreError):
+            is_known = False
+        if not is_known:
+            reply.interrupt("the answer cannot be read at the moment")
 
     def make_encoder(
         self, incoming: InboundRequest, key: UUID, options: PresentationOptions = PLAIN_PRESENTATION

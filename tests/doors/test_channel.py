@@ -9,9 +9,11 @@ from uuid import uuid4
 
 import pytest
 
+from spade_coreason import AgentRequest, Response, Session
 from spade_coreason.contracts.questions import QuestionState
-from spade_coreason.doors.channel import DoorEvent
+from spade_coreason.doors.channel import _MAX_UNREAD_CHARACTERS, DoorChannel, DoorEvent, DoorReply
 from tests.support.door_agents import Desk, make_caller, read_all, run_behind_doors, texts_of
+from tests.support.records import AGENT
 from tests.support.wait import eventually
 
 WEBSITE, SHOP = make_caller("website"), make_caller("shop")
@@ -188,3 +190,54 @@ async def test_a_caller_who_has_lost_access_sees_and_changes_nothing_of_before(u
         assert not await agent.cancel(WEBSITE, request_id)
         access.callers = callers
         assert await agent.find_state(WEBSITE, request_id) == "waiting"
+
+
+async def test_a_fetch_that_is_cancelled_leaves_no_reply_open(url: str) -> None:
+    request_id = uuid4()
+    async with run_behind_doors(url, Desk()) as running, AsyncExitStack() as busy:
+        agent, database = running.agent, running.agent.repository.database
+        await read_all(agent.ask(WEBSITE, {"query": "hello"}, request_id=request_id))
+        for _ in range(database.reader_connections):
+            await busy.enter_async_context(database._reader_slots)
+        fetching = asyncio.create_task(agent.fetch(WEBSITE, request_id))
+        await eventually(lambda: bool(database._reader_slots._waiters))
+        fetching.cancel()
+        await asyncio.wait({fetching})
+        assert fetching.cancelled()
+        assert running.doors.open_count == 0
+
+
+async def test_who_waits_at_another_address_is_told_if_the_answer_cannot_be_read(url: str) -> None:
+    class SlowPainter(Desk):
+        async def assist(self, request: AgentRequest, session: Session, response: Response) -> None:
+            answer = await response.ask_person("Which colour?")
+            self.done.append(answer.text)
+            await self.release.wait()
+            await response.markdown("painted")
+
+    desk, request_id = SlowPainter(), uuid4()
+    async with run_behind_doors(url, desk) as running:
+        agent = running.agent
+        await read_all(agent.ask(WEBSITE, {"query": "paint"}, request_id=request_id))
+        later = await agent.fetch(WEBSITE, request_id, waits=True)
+        assert later is not None
+        [question] = await agent.find_questions(WEBSITE)
+        assert (await agent.answer(WEBSITE, question, "blue")).outcome == "taken"
+        await eventually(lambda: desk.done == ["blue"])
+        running.runtime.gateway.access.callers = {}
+        desk.release.set()
+        events = await read_all(later)
+        assert [event.type for event in events] == ["request.parked", "request.interrupted"]
+        assert running.doors.open_count == 0
+
+
+async def test_only_what_waits_to_be_read_counts_for_the_limit_of_a_reply() -> None:
+    reply = DoorReply(DoorChannel(AGENT), WEBSITE, uuid4(), waits=False)
+    third = _MAX_UNREAD_CHARACTERS // 3
+    reply.put(DoorEvent("block.markdown", {}), third)
+    for _ in range(4):
+        reply.put(DoorEvent("block.markdown", {}), third)
+        assert (await anext(reply)).type == "block.markdown"
+    for _ in range(3):
+        reply.put(DoorEvent("block.markdown", {}), third)
+    assert [event.type for event in await read_all(reply)] == ["request.interrupted"]
