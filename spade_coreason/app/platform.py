@@ -122,7 +122,6 @@ class Platform:
         self._is_strict = is_strict
         self._starts: list[asyncio.Task[bool]] = []
         self._reported_problems: set[str] = set()
-        self._descriptions: dict[str, str] = {}
         self._absent: dict[str, CoReasonError] = {}
         """The agents, by bare JID, that stay offline while the others serve, and why."""
         self._stack = AsyncExitStack()
@@ -154,7 +153,7 @@ class Platform:
     @property
     def agent_descriptions(self) -> list[tuple[str, str]]:
         """The bare JID and the description of each agent, without those that stay offline."""
-        return [(jid, self._descriptions[jid]) for jid in self.jids if jid in self._descriptions and jid not in self._absent]
+        return [(jid, self._describe(jid)) for jid in self.jids if jid in self.agents and jid not in self._absent]
 
     async def wait(self, on_online: Callable[[], None] = lambda: None) -> None:
         """Wait for SIGINT, SIGTERM or `stop`. Call `on_online` once, when all agents are online that do not stay offline.
@@ -410,12 +409,19 @@ class Platform:
         password = configured or self._accounts.passwords.get(jid, "")
         needs_registration = settings.register_account and self.server is None
         host = self._builder.build(place, settings, self.endpoint, password, register=needs_registration)
-        manifest = host.runtime.agent.manifest
+        agent, changed = host.runtime.agent, host.runtime.parts.manifest_changed
         self.agents[jid] = host
         self.runners[jid] = host.runtime.runner
         if settings.doors:
-            self.doors.add(jid, manifest, settings.doors)
-        self._descriptions[jid] = manifest.capabilities[0].description or manifest.metadata.name
+            self.doors.add(jid, agent.manifest, settings.doors)
+            changed.subscribe(lambda: self.doors.update(jid, agent.manifest))
+
+    def _describe(self, jid: str) -> str:
+        """Return the description of an agent; "" if it is not built."""
+        if jid not in self.agents:
+            return ""
+        manifest = self.agents[jid].runtime.agent.manifest
+        return manifest.capabilities[0].description or manifest.metadata.name
 
     async def _start_agents(self) -> None:
         slots = asyncio.Semaphore(_MAX_CONCURRENT_STARTS)
@@ -556,7 +562,7 @@ class Platform:
             agents=[
                 {
                     "jid": bare_jid(agent.jid),
-                    "description": self._descriptions.get(bare_jid(agent.jid), ""),
+                    "description": self._describe(bare_jid(agent.jid)),
                     "agent": "" if agent.options or agent.manifest else agent.agent,
                 }
                 for agent in self.settings.agents

@@ -49,6 +49,7 @@ class DoorAgent:
         """The bare JID of the agent."""
         self.name = local_part(channel.agent)
         self.manifest = manifest
+        """The manifest of the agent as it is now."""
         self.doors = frozenset(doors)
         self._channel = channel
         self._get_host = get_host
@@ -156,6 +157,11 @@ class Doors:
     def add(self, jid: str, manifest: AgentDefinition, doors: Iterable[str]) -> None:
         """Add an agent (a bare JID) that is behind these doors."""
         self._agents[jid] = DoorAgent(self.make_channel(jid), manifest, doors, self._get_host)
+
+    def update(self, jid: str, manifest: AgentDefinition) -> None:
+        """Replace the manifest of an agent, if that is behind a door."""
+        if (agent := self._agents.get(jid)) is not None:
+            agent.manifest = manifest
 
     def list_agents(self, door: str, caller: Caller | None = None) -> list[DoorAgent]:
         """Return the agents behind a door, those that the key of a caller opens."""

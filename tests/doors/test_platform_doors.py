@@ -13,8 +13,12 @@ import pytest
 
 from spade_coreason import Platform, load_settings
 from spade_coreason.config.runfile import read_run_file
+from spade_coreason.doors.mcp.tools import make_tools
 from spade_coreason.exceptions import ServerError
+from spade_coreason.operations.client import call_platform
+from spade_coreason.operations.table import OPERATIONS
 from spade_coreason.xmpp.servers.process import find_free_ports
+from tests.support.a2a_server import run_a2a_server
 from tests.support.doors import ask, serve, web_settings
 from tests.support.program import COMMAND, clean_environment, run_command, run_in_background
 from tests.support.wait import TIMEOUT_S
@@ -86,6 +90,30 @@ async def test_a_platform_is_not_ready_before_its_agents_are_online(tmp_path: Pa
         reply = await ask(settings.web, "/readyz", key=None)
         assert (reply.status, json.loads(reply.body)) == (503, {"status": "agents"})
         assert (await ask(settings.web, "/healthz", key=None)).status == 200
+
+
+async def test_doors_and_the_list_of_agents_show_a_manifest_that_came_later(tmp_path: Path) -> None:
+    [port] = find_free_ports(1)
+    async with run_a2a_server() as elsewhere:
+        agent = {
+            "jid": "weather@localhost",
+            "agent": "spade_coreason.agents.a2a:RemoteA2AAgent",
+            "options": {"url": elsewhere.url, "allow_private": ["127.0.0.0/8"]},
+            "doors": ["a2a", "mcp", "openai"],
+        }
+        settings = load_settings(write_configuration(tmp_path, port, agents=[agent]), tmp_path, {})
+        assert settings.web is not None
+        async with Platform(settings) as platform:
+            create, wanted = OPERATIONS["keys.create"], {"name": "website", "agents": ["weather@localhost"]}
+            issued, _ = await asyncio.to_thread(call_platform, settings.data_dir, create, create.read_arguments(wanted))
+            reply = await ask(settings.web, "/a2a/weather/.well-known/agent-card.json", key=issued.secret)
+            card = json.loads(reply.body)
+            assert (card["name"], [skill["id"] for skill in card["skills"]]) == ("Weather desk", ["chat", "forecast"])
+            [model] = json.loads((await ask(settings.web, "/v1/models", key=issued.secret)).body)["data"]
+            assert model["name"] == "Weather desk"
+            tools = make_tools(platform.doors.list_agents("mcp"))
+            assert list(tools) == ["weather_chat", "weather_forecast"]
+            assert platform.agent_descriptions == [("weather@localhost", "Knows the weather")]
 
 
 async def test_a_port_in_use_is_named(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from http import HTTPStatus
 from a2a.server.context import ServerCallContext
 from a2a.server.request_handlers.response_helpers import build_error_response
 from a2a.server.routes import ServerCallContextBuilder, create_agent_card_routes, create_jsonrpc_routes, create_rest_routes
+from a2a.types import AgentCard
 from a2a.utils.error_handlers import build_rest_error_payload
 from a2a.utils.errors import ContentTypeNotSupportedError, InvalidRequestError
 from starlette.requests import HTTPConnection, Request
@@ -105,10 +106,14 @@ class _CallContexts(ServerCallContextBuilder):
 
 def _make_router(agent: DoorAgent, public_url: str, url: str) -> Router:
     handler, contexts = AgentHandler(agent, public_url), _CallContexts()
+
+    async def make_present_card(_: AgentCard) -> AgentCard:
+        return make_card(agent.manifest, url)  # an agent may get another manifest while it runs
+
     routes: list[BaseRoute] = [
         *create_jsonrpc_routes(handler, "/", contexts),
         # After them come the paths of tenants, which this server does not have. They would take every path.
         *(route for route in create_rest_routes(handler, contexts) if isinstance(route, Route)),
-        *create_agent_card_routes(make_card(agent.manifest, url), cache_control=_CARD_CACHE),
+        *create_agent_card_routes(make_card(agent.manifest, url), make_present_card, cache_control=_CARD_CACHE),
     ]
     return Router(routes, redirect_slashes=False)
