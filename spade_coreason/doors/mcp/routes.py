@@ -54,6 +54,7 @@ class _McpEndpoint:
             if self._server is None:
                 # The import takes a second, in which the other agents go on.
                 module = await asyncio.to_thread(importlib.import_module, f"{__package__}.server")
-                self._server = module.AgentToolServer(self._doors, self._max_body_bytes, self._limits)
+                limits = self._limits or module.ToolCallLimits()
+                self._server = module.AgentToolServer(self._doors, self._max_body_bytes, limits)
             assert self._server is not None
             return self._server

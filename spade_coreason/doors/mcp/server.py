@@ -62,10 +62,10 @@ class AgentToolServer:
     Each key has sessions of its own, and the SDK lets only the caller that opened a session use it.
     """
 
-    def __init__(self, doors: Doors, max_body_bytes: int, limits: ToolCallLimits | None) -> None:
+    def __init__(self, doors: Doors, max_body_bytes: int, limits: ToolCallLimits) -> None:
         self._doors = doors
         self._max_body_bytes = max_body_bytes
-        self._limits = limits or ToolCallLimits()
+        self._limits = limits
         self._server: Server[Any] = Server(
             "spade-coreason",
             version=__version__,
