@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Protocol
 from uuid import UUID, uuid4
 
 from spade_coreason import AgentRequest, AgentTester
+from spade_coreason.contracts import Interceptor
 from spade_coreason.domain.access import AccessPolicy
 from spade_coreason.domain.messages import Refused, Repeated
 from spade_coreason.exceptions import PeerRefusedError
@@ -44,12 +45,13 @@ async def run_on_channels(
     access: AccessPolicy | None = None,
     send: Callable[[list[str]], object] = lambda stanzas: None,
     durability: Durability = "off",
+    interceptors: Sequence[Interceptor] = (),
 ) -> AsyncIterator[AgentRuntime]:
     """Run an agent on the database at a URL, with these channels beside XMPP, whose stanzas go to `send`, else nowhere."""
     database = await open_database(url, durability)
     network = make_transport(AGENT, send).network
     network = network._replace(channels={**network.channels, **channels})
-    runtime = make_runtime(agent, AgentRepository(database, AGENT), network, policy, allow=None, access=access)
+    runtime = make_runtime(agent, AgentRepository(database, AGENT), network, policy, allow=None, access=access, interceptors=interceptors)
     await runtime.runner.open()
     runtime.runner.send_unsent()
     await runtime.open_channels()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -11,7 +11,7 @@ from typing import Any, cast
 from uuid import UUID
 
 from spade_coreason import AgentDefinition, AgentRequest, Response, Session
-from spade_coreason.contracts import CloudEvent
+from spade_coreason.contracts import CloudEvent, Interceptor
 from spade_coreason.domain.access import AccessPolicy
 from spade_coreason.domain.callers import caller_address
 from spade_coreason.domain.channel_kinds import DOOR_CHANNEL
@@ -134,6 +134,7 @@ async def run_behind_doors(
     policy: Policy | None = None,
     send: Callable[[list[str]], object] = lambda stanzas: None,
     durability: Durability = "off",
+    interceptors: Sequence[Interceptor] = (),
 ) -> AsyncIterator[RunningDoors]:
     """Run an agent on the database at a URL, behind all doors.
 
@@ -144,7 +145,7 @@ async def run_behind_doors(
     access.callers = {caller_address(name): account for name, account in keys.items()}
     doors = Doors()
     channel = doors.make_channel(AGENT)
-    async with run_on_channels(url, agent, {DOOR_CHANNEL: channel}, policy, access, send, durability) as runtime:
+    async with run_on_channels(url, agent, {DOOR_CHANNEL: channel}, policy, access, send, durability, interceptors) as runtime:
         control = runtime.runner.control
         host = SimpleNamespace(
             is_running=True, repository=lambda jid: runtime.parts.repository, running_agent=lambda jid: control

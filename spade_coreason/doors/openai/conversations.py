@@ -55,6 +55,8 @@ class Place:
     """The request whose reply is the answer: another one if the text answers a question of it."""
     is_named: bool
     """True if the client has named the conversation."""
+    is_new: bool = False
+    """True if the request was not known before."""
 
     @property
     def is_answer(self) -> bool:
@@ -80,6 +82,7 @@ class Conversations:
         """
         owner, digest = self._caller.address, _digest_request(request_id)
         known = (await self._repository.find_threads(owner, [digest])).get(digest)
+        is_new = known is None
         if known is None:
             thread = await self._find_thread(question, request_id, name, previous)
             target = await self._find_asking_request(thread) or request_id
@@ -87,7 +90,8 @@ class Conversations:
             known = await self._repository.save_thread(owner, digest, new, utc_now())
         if known.body != body or known.thread is None or known.request is None:
             raise reused_key()
-        return Place(known.thread, request_id, UUID(known.request), is_named=name is not None or previous is not None)
+        is_named = name is not None or previous is not None
+        return Place(known.thread, request_id, UUID(known.request), is_named=is_named, is_new=is_new)
 
     async def find(self, request_id: UUID) -> Place | None:
         """Return the place of an earlier request; None without one."""

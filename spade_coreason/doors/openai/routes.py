@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
-from http import HTTPStatus
 from typing import Any, Literal, TypeAlias
 from uuid import UUID, uuid4
 
@@ -26,7 +25,7 @@ from ..streaming import EventStreamResponse
 from .answers import Answer, Piece, show_question
 from .chat import ChatWriter
 from .conversations import Conversations, Place, derive_request_id, read_conversation_name
-from .errors import AnswerError, find_error, not_running, not_stored, paused, reused_key
+from .errors import AnswerError, find_error, not_running, not_stored, paused
 from .messages import UserMessage, digest_body, read_body, read_chat, read_response
 from .responses import ResponseWriter, read_response_id, response_id
 from .streams import COMMENT, END, KEEP_ALIVE_S, encode_event, read_with_pauses
@@ -241,16 +240,15 @@ class _OpenAIDoor:
         return asked
 
     async def _raise_refusal(self, asked: _Asked) -> None:
-        """Raise the error for a request that was not stored, and forget it."""
+        """Raise the error for a request that was not stored, and forget it unless it repeats one that was."""
         async for event in asked.reply:
             error = find_error(event)
             if error is not None:
-                await asked.conversations.leave(asked.place.request_id)
-                if asked.question.files:
-                    await asked.agent.repository.doors.delete_files(asked.caller.address, asked.place.request_id)
-                raise reused_key() if error.status_code == HTTPStatus.BAD_REQUEST else error
-            if event.is_final:
-                break
+                if asked.place.is_new:
+                    await asked.conversations.leave(asked.place.request_id)
+                    if asked.question.files:
+                        await asked.agent.repository.doors.delete_files(asked.caller.address, asked.place.request_id)
+                raise error
         raise not_stored()
 
     async def _answer_question(

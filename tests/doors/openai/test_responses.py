@@ -9,6 +9,8 @@ from uuid import uuid4
 import openai
 import pytest
 
+from spade_coreason.contracts import Accept, ErrorCode, Interceptor, ReceivedRequest, Refuse
+from spade_coreason.testing import Policy
 from tests.support.door_agents import Desk
 from tests.support.doors import KEY, OTHER_KEY
 from tests.support.errors import ExpectedErrors
@@ -158,3 +160,33 @@ async def test_a_question_to_the_caller_is_answered_in_the_next_response(url: st
         for response in (asked, answered):
             assert (await door.client().responses.retrieve(response.id)).output_text.endswith("painted blue")
         assert (await respond(door, "more", previous_response_id=answered.id)).output_text == "done: more"
+
+
+async def test_a_repeated_request_that_is_refused_is_not_forgotten(url: str) -> None:
+    desk = Desk()
+    named: Any = {"X-Conversation-Id": "c"}
+    picture: Any = {"type": "input_image", "image_url": "data:image/png;base64,iVBORw0KGgo="}
+    asked: Any = [{"role": "user", "content": [{"type": "input_text", "text": "hello"}, picture]}]
+    repeated: Any = {"extra_headers": {**named, "Idempotency-Key": "k"}}
+    async with serve_agent(url, desk, policy=Policy(queue=1)) as door, door.http(None) as http:
+        made = await respond(door, asked, **repeated)
+        for number in (1, 2):
+            await respond(door, "wait", background=True, extra_headers=named)
+            await eventually(lambda number=number: len(desk.seen) == min(number, 1) + 1)
+        with pytest.raises(openai.RateLimitError):
+            await respond(door, asked, **repeated)
+        assert (await door.client().responses.retrieve(made.id)).output_text == "done: hello"
+        [attachment] = desk.requests[0].payload["attachments"]
+        assert (await http.get(attachment["url"])).status_code == 200
+        desk.release.set()
+
+
+async def test_a_refusal_of_an_interceptor_is_told_as_it_is(url: str) -> None:
+    class NoQuestions(Interceptor):
+        def receive(self, request: ReceivedRequest) -> Accept | Refuse:
+            return Refuse(ErrorCode.BAD_REQUEST, "Ask something else.")
+
+    async with serve_agent(url, Desk(), interceptors=[NoQuestions()]) as door:
+        with pytest.raises(openai.BadRequestError) as refused:
+            await respond(door, "hello")
+        assert "Ask something else." in refused.value.message
