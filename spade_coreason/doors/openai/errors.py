@@ -70,6 +70,12 @@ def reused_key() -> AnswerError:
     return AnswerError(HTTPStatus.UNPROCESSABLE_ENTITY, text, "idempotency_key_reused", param="Idempotency-Key")
 
 
+def not_readable(refusal: DoorEvent) -> AnswerError:
+    """Return the error for an answer that cannot be fetched at the moment. `refusal` is the event that says so."""
+    data = refusal.data
+    return AnswerError(data["code"], data["message"], "interrupted", retry_after_s=data["retry_after_s"], is_final=False)
+
+
 def find_error(event: DoorEvent) -> AnswerError | None:
     """Return the error in the last event of a reply; None if it is an answer."""
     data = event.data

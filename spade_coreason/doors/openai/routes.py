@@ -25,7 +25,7 @@ from ..streaming import EventStreamResponse
 from .answers import Answer, Piece, show_question
 from .chat import ChatWriter
 from .conversations import Conversations, Place, derive_request_id, read_conversation_name
-from .errors import AnswerError, find_error, not_running, not_stored, paused
+from .errors import AnswerError, find_error, not_readable, not_running, not_stored, paused
 from .messages import UserMessage, digest_body, read_body, read_chat, read_response
 from .responses import ResponseWriter, read_response_id, response_id
 from .streams import COMMENT, END, KEEP_ALIVE_S, encode_event, read_with_pauses
@@ -336,6 +336,8 @@ class _OpenAIDoor:
         """Complete an answer whose reply has ended. Raise AnswerError if the request has failed."""
         if answer.last is None:
             raise not_running()
+        if answer.last.type == "request.refused" and asked.reply.stored is None:  # the fetch is refused, and not the request
+            raise not_readable(answer.last)
         if (error := find_error(answer.last)) is not None:
             raise error
         if answer.last.type == "request.parked":

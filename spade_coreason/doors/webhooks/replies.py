@@ -9,7 +9,6 @@ from ..channel import DoorReply
 _STATES = {
     "request.completed": "completed",
     "request.failed": "failed",
-    "request.refused": "refused",
     "request.cancelled": "cancelled",
 }
 
@@ -17,7 +16,7 @@ _STATES = {
 async def read_answer(reply: DoorReply) -> dict[str, Any] | None:
     """Return an answer with its `state`, the `text` in Markdown, and `data`: a list of objects with `title` and `data`.
 
-    One that failed or was refused has an `error` with `code` and `message`. None if the answer is not complete.
+    One that failed has an `error` with `code` and `message`. None if the answer is not complete, or cannot be read now.
     """
     texts: list[str] = []
     streams: dict[str, int] = {}

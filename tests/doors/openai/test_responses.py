@@ -190,3 +190,16 @@ async def test_a_refusal_of_an_interceptor_is_told_as_it_is(url: str) -> None:
         with pytest.raises(openai.BadRequestError) as refused:
             await respond(door, "hello")
         assert "Ask something else." in refused.value.message
+
+
+async def test_a_response_that_cannot_be_read_at_a_stop_is_not_shown_as_failed(url: str) -> None:
+    async with serve_agent(url, Desk()) as door:
+        made = await respond(door, "hello")
+        await door.running.runtime.runner.drain(0)
+        with pytest.raises(openai.InternalServerError) as refused:
+            await door.client().responses.retrieve(made.id)
+        assert (refused.value.status_code, refused.value.response.headers["retry-after"]) == (503, "5")
+        stream: Any = await door.client().responses.retrieve(made.id, stream=True)
+        with pytest.raises(openai.APIError) as interrupted:
+            [event async for event in stream]
+        assert interrupted.value.code == "interrupted"

@@ -192,3 +192,12 @@ async def test_a_post_is_the_only_method_and_the_body_has_the_limit_of_the_serve
         headers = [f"{name}: {value}" for name, value in sign(webhook, b"", "m", server.now()).items()]
         headers += ["Content-Type: text/plain", f"Content-Length: {size + 1}"]
         assert (await ask(server.settings, "/webhooks/ci", *headers, method="POST", key=None)).status == 413
+
+
+async def test_an_answer_that_cannot_be_read_at_a_stop_is_to_be_fetched_later(url: str) -> None:
+    async with serve_webhooks(url, Desk()) as server:
+        address = (await server.send(await server.create(), {"query": "hello"})).headers["location"]
+        assert (await server.answer(address))["state"] == "completed"
+        await server.running.runtime.runner.drain(0)
+        reply = await server.get(address)
+        assert (reply.status, reply.headers["retry-after"]) == (202, "2")
