@@ -50,6 +50,7 @@ class Desk:
 
     def __init__(self) -> None:
         self.release = asyncio.Event()
+        self.greeting = "hello"
         self.requests: list[AgentRequest] = []
         self.seen: list[tuple[str, str]] = []
         """Who has asked, and what."""
@@ -88,6 +89,9 @@ class Desk:
                     raise RuntimeError("a secret of the agent")
                 case "refuse":
                     await response.error("The station is closed.")
+                    return
+                case "greet":
+                    await response.markdown(self.greeting)
                     return
                 case "link":
                     await response.markdown("https://files.example.org/a/report%201.pdf")

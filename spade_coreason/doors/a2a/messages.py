@@ -7,23 +7,22 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import urlsplit
 from uuid import UUID, uuid5
 
 from a2a.types import a2a_pb2
 from a2a.utils.errors import InvalidParamsError
 from google.protobuf.json_format import MessageToDict, ParseDict
-from google.protobuf.struct_pb2 import Value
+from google.protobuf.struct_pb2 import Struct, Value
 
 from ...contracts import AgentDefinition
 from ...domain.texts.file_names import safe_file_name
+from ...domain.texts.links import MAX_URL_CHARACTERS, is_link
 from ...storage import NewFile
 
 _NAMESPACE = UUID("b9f1c0de-5b0c-4e0f-9c3e-2f1d7a6b8e40")
 MAX_ID_CHARACTERS = 256
 """The most characters of the ids that a caller chooses."""
 _MAX_FILES = 20
-_MAX_URL_CHARACTERS = 2048
 _MAX_FILE_BYTES = 8 * 2**20
 _MEDIA_TYPE = re.compile(r"[\w.+-]{1,100}/[\w.+-]{1,100}")
 SKILL = "skill"
@@ -123,8 +122,8 @@ def _find_capability(message: a2a_pb2.Message, manifest: AgentDefinition, payloa
 
 def _read_attachment(part: a2a_pb2.Part) -> dict[str, Any]:
     """Return a file as agents get those of chats: its link, with what the sender says of it."""
-    if len(part.url) > _MAX_URL_CHARACTERS or urlsplit(part.url).scheme not in ("http", "https"):
-        raise InvalidParamsError(f"a url must begin with http or https, and have at most {_MAX_URL_CHARACTERS} characters")
+    if not is_link(part.url):
+        raise InvalidParamsError(f"a url must begin with http or https, and have at most {MAX_URL_CHARACTERS} characters")
     return {"url": part.url, "name": part.filename or None, "type": part.media_type or None, "size": None, "description": None}
 
 
@@ -136,8 +135,18 @@ def _read_file(part: a2a_pb2.Part) -> NewFile:
 
 
 def read_value(value: Value) -> Any:
-    """Return a JSON value. Protobuf has one kind of number, so whole numbers are integers again."""
-    return _restore_integers(MessageToDict(value))
+    """Return a JSON value. Protobuf has one kind of number, so whole numbers are integers again.
+
+    Raise InvalidParamsError for a number that JSON does not have.
+    """
+    return _restore_integers(_to_json(value))
+
+
+def _to_json(message: Value | Struct) -> Any:
+    try:
+        return MessageToDict(message)
+    except ValueError as error:
+        raise InvalidParamsError("a number is infinite, or is none; JSON does not have it") from error
 
 
 def _restore_integers(value: Any) -> Any:
@@ -152,8 +161,8 @@ def _restore_integers(value: Any) -> Any:
 
 
 def read_metadata(message: a2a_pb2.Message) -> dict[str, Any]:
-    """Return the metadata of a message as JSON."""
-    return {key: _restore_integers(value) for key, value in MessageToDict(message.metadata).items()}
+    """Return the metadata of a message as JSON. Raise InvalidParamsError for a number that JSON does not have."""
+    return {key: _restore_integers(value) for key, value in _to_json(message.metadata).items()}
 
 
 def make_message(

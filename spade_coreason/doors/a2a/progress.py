@@ -12,6 +12,7 @@ from urllib.parse import unquote, urlsplit
 from a2a.types import a2a_pb2
 from google.protobuf.json_format import ParseDict
 
+from ...domain.texts.links import is_link
 from ..channel import DoorEvent
 from ..doors import CallerQuestion
 from .messages import data_part, make_message
@@ -209,7 +210,7 @@ class TaskProgress:
 
 def text_or_link(text: str) -> a2a_pb2.Part:
     """Return a text as a part: a whole text that is the link to a file is that file."""
-    if text.startswith(("https://", "http://")) and not any(character.isspace() for character in text):
+    if is_link(text):
         name = PurePosixPath(unquote(urlsplit(text).path)).name
         media_type = mimetypes.guess_type(name)[0] if "." in name else None
         if media_type is not None:

@@ -10,11 +10,11 @@ from urllib.parse import unquote, urlsplit
 from mcp_types import ContentBlock, ResourceLink, TextContent
 
 from ...contracts.json_schema import find_problems
+from ...domain.texts.links import is_link
 from ..channel import DoorEvent
 
 META_PREFIX = "ai.coreason/"
 """The prefix of our keys in `_meta` of a result."""
-_MAX_LINK = 2048
 
 
 class ToolAnswer:
@@ -110,12 +110,9 @@ class _Part:
 def _find_link_name(text: str) -> str | None:
     """Return a name for a text that is a link and nothing else, as agents send files. None for another text."""
     link = text.strip()
-    if not link.startswith(("https://", "http://")) or len(link) > _MAX_LINK or any(character.isspace() for character in link):
+    if not is_link(link):
         return None
-    try:
-        parts = urlsplit(link)
-    except ValueError:
-        return None
+    parts = urlsplit(link)
     return unquote(parts.path.rpartition("/")[2]) or parts.netloc or None
 
 

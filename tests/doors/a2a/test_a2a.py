@@ -133,6 +133,30 @@ async def test_a_link_is_a_file_both_ways(server: A2AServer, desk: Desk) -> None
     )
 
 
+async def test_a_text_that_only_looks_like_a_link_is_a_text(server: A2AServer, desk: Desk) -> None:
+    desk.greeting = "https://[half"
+    async with server.client() as client:
+        task = await send(client, message_of("greet", "m1"))
+        assert (state_of(task), text_of(task)) == ("COMPLETED", desk.greeting)
+        assert text_of(await client.get_task(a2a_pb2.GetTaskRequest(id=task.id))) == desk.greeting
+        listed = await client.list_tasks(a2a_pb2.ListTasksRequest())
+        assert [one.id for one in listed.tasks] == [task.id]
+
+
+async def test_a_link_or_a_number_that_is_none_is_refused_as_wrong(server: A2AServer, desk: Desk) -> None:
+    async with server.client() as client, server.http() as http:
+        request = message_of("look", "m1")
+        request.message.parts.add(url="https://[half")
+        with pytest.raises(InvalidParamsError, match="http"):
+            await send(client, request)
+        for field in ('"parts": [{"data": 1e999}]', '"parts": [{"text": "x"}], "metadata": {"n": 1e999}'):
+            params = f'{{"message": {{"messageId": "m2", "role": "ROLE_USER", {field}}}}}'
+            body = f'{{"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": {params}}}'
+            reply = await http.post(server.url, content=body, headers={"Content-Type": "application/json"})
+            assert reply.json()["error"]["code"] == -32602
+    assert desk.seen == []
+
+
 async def test_a_file_in_a_message_is_stored_for_the_agent(server: A2AServer, desk: Desk) -> None:
     async with server.client() as client:
         request = message_of("", "m1")
