@@ -19,7 +19,7 @@ from spade_coreason.llm.options import parse_options
 from spade_coreason.runtime.event_emitter import EventEmitter
 
 from .errors import RemoteAgentError, TaskLostError
-from .options import RemoteOptions
+from .options import TRIES, RemoteOptions
 from .reading import describe_card, make_manifest, name_of
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class RemoteA2AAgent:
 
     async def startup(self) -> None:
         """Fetch the card. If the remote agent cannot be reached now, it is fetched later."""
-        await self._refresh()
+        await self._refresh(tries=1)  # the platform waits for it
         self._refresher = asyncio.create_task(self._keep_fresh())
 
     async def shutdown(self) -> None:
@@ -132,11 +132,12 @@ class RemoteA2AAgent:
                 self._connection = await self._open()
             return self._connection
 
-    async def _open(self) -> Connection:
+    async def _open(self, tries: int = TRIES) -> Connection:
         module = await asyncio.to_thread(_import_connection)
         if self._http is None:
             self._http = module.make_http_client(self._options, self._trust)
-        connection: Connection = await module.Connection.open(self._http, self._options, self._manifest.metadata.name)
+        name = self._manifest.metadata.name
+        connection: Connection = await module.Connection.open(self._http, self._options, name, tries)
         if not self._has_own_manifest:
             card, url = connection.card, self._options.url
             name = name_of(card, urlsplit(url).hostname or "")
@@ -149,10 +150,10 @@ class RemoteA2AAgent:
                 self.manifest_changed.emit()
         return connection
 
-    async def _refresh(self) -> None:
+    async def _refresh(self, tries: int = TRIES) -> None:
         """Fetch the card, and use it from then on. If that fails, an earlier one stays in use."""
         try:
-            self._connection = await self._open()
+            self._connection = await self._open(tries)
         except RemoteAgentError as error:
             level = logging.DEBUG if self._refresher is not None else logging.WARNING
             log.log(level, "%s%s Its card is fetched again later.", error, f" ({error.remedy})" if error.remedy else "")

@@ -31,7 +31,7 @@ from spade_coreason.exceptions import ConfigError, FetchError
 from spade_coreason.runtime.url_policy import UrlPolicy, resolve_host
 
 from .errors import RemoteAgentError, TaskLostError, UnusableAnswerError
-from .options import RemoteOptions, origin_of
+from .options import TRIES, RemoteOptions, origin_of
 from .reading import clean_line
 from .transport import PolicyTransport
 
@@ -40,7 +40,6 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _BINDINGS = ("JSONRPC", "HTTP+JSON")
-_TRIES = 3
 _FIRST_PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 20.0
 """A longer pause is not waited for: the request fails, and its text names the time."""
@@ -70,9 +69,9 @@ class Connection:
         self.name = name
 
     @classmethod
-    async def open(cls, http: httpx.AsyncClient, options: RemoteOptions, name: str) -> Connection:
+    async def open(cls, http: httpx.AsyncClient, options: RemoteOptions, name: str, tries: int) -> Connection:
         """Fetch the card of an agent, and choose the interface to use. RemoteAgentError names `name`."""
-        card = await _call(name, lambda: _fetch_card(http, options))
+        card = await _call(name, lambda: _fetch_card(http, options), tries=tries)
         # Only one interface is left in the card, so that the SDK does not choose another.
         interface_card = _select_interface(card, options, name)
         config = ClientConfig(httpx_client=http, supported_protocol_bindings=list(_BINDINGS))
@@ -145,7 +144,11 @@ def _make_policy(options: RemoteOptions) -> UrlPolicy:
 
 
 async def _fetch_card(http: httpx.AsyncClient, options: RemoteOptions) -> AgentCard:
-    response = await http.get(options.card_url)
+    try:
+        async with asyncio.timeout(options.timeout_s):  # httpx limits the time of each piece only
+            response = await http.get(options.card_url)
+    except TimeoutError as error:
+        raise httpx.ReadTimeout("the card is not complete") from error
     response.raise_for_status()
     return parse_agent_card(response.json())
 
@@ -190,11 +193,11 @@ def _origin_or_none(url: str) -> tuple[str, str, int | None] | None:
         return None
 
 
-async def _call(name: str, work: Callable[[], Awaitable[T]], *, is_repeatable: bool = True) -> T:
+async def _call(name: str, work: Callable[[], Awaitable[T]], *, is_repeatable: bool = True, tries: int = TRIES) -> T:
     """Await `work()` and return its result. Call it again after an error that may pass, or if `is_repeatable` is false only
     after one with which nothing was sent. RemoteAgentError names the agent.
     """
-    for number in range(_TRIES):
+    for number in range(tries):
         try:
             return await work()
         except _ERRORS as error:
@@ -202,7 +205,7 @@ async def _call(name: str, work: Callable[[], Awaitable[T]], *, is_repeatable: b
             cause = error.__cause__ if problem is error else error
             pause_s = problem.retry_after_s if problem.retry_after_s is not None else _FIRST_PAUSE_S * 4**number
             may_repeat = problem.is_transient and (is_repeatable or problem.was_not_sent)
-            if not may_repeat or number == _TRIES - 1 or pause_s > _LONGEST_PAUSE_S:
+            if not may_repeat or number == tries - 1 or pause_s > _LONGEST_PAUSE_S:
                 raise problem from cause
             log.debug("%s; tried again in %g s", problem, pause_s)
             await asyncio.sleep(pause_s)

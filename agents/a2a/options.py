@@ -10,6 +10,8 @@ from spade_coreason.llm.options import PrivateNetworks, StrictOptions
 
 CARD_PATH = "/.well-known/agent-card.json"
 """The path of a card below the base address of its agent (A2A 1.0, section 8.2)."""
+TRIES = 3
+"""The most times that a request is sent while its errors may pass."""
 _PORTS = {"http": 80, "https": 443}
 
 

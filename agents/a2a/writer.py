@@ -22,6 +22,10 @@ _MAX_CHARACTERS = 4_000_000
 _MAX_STORED_BYTES = 700_000
 """The most bytes of an answer that is stored as a durable step; a longer one is not recorded if the turn runs again."""
 _MAX_ARTIFACTS = 1000
+_MAX_OUTPUTS = 1000
+"""The most messages of an answer: texts, streams, data and files."""
+_MAX_THOUGHTS = 1000
+"""The most thoughts of an answer that are shown."""
 _MAX_ID_CHARACTERS = 200
 
 
@@ -57,6 +61,7 @@ class ReplyWriter:
     _shown: dict[str, _ShownArtifact] = field(default_factory=dict)
     _stored: list[dict[str, Any]] = field(default_factory=list)
     _last_thought: str = ""
+    _thought_count: int = 0
     _character_count: int = 0
 
     def skip(self, written: Mapping[str, tuple[int, int]]) -> None:
@@ -103,17 +108,17 @@ class ReplyWriter:
         text = join_texts(listed)
         if text.strip() and text.strip() not in [str(one.get("text", "")).strip() for one in self._stored]:
             self._count(text)
-            self._stored.append({"text": text})
+            self._store({"text": text})
             await self.response.markdown(text)
         for part in listed:
             if part.WhichOneof("content") not in ("text", None):
                 await self._add_part(part, "")
 
     async def add_thought(self, text: str) -> None:
-        """Write a thought, unless it is the one before."""
+        """Write a thought, unless it is the one before, or there were too many."""
         line = clean_line(text, 1000)
-        if line and line != self._last_thought:
-            self._last_thought = line
+        if line and line != self._last_thought and self._thought_count < _MAX_THOUGHTS:
+            self._last_thought, self._thought_count = line, self._thought_count + 1
             await self.response.thought(line)
 
     async def close(self) -> None:
@@ -131,9 +136,9 @@ class ReplyWriter:
     async def _write(self, shown: _ShownArtifact, title: str, text: str) -> None:
         self._count(text)
         if shown.stream is None:
-            shown.stream = await self.response.create_stream(clean_line(title, 100) or None)
             shown.first_of_stream, shown.output = len(shown.pieces), {"text": ""}
-            self._stored.append(shown.output)
+            self._store(shown.output)
+            shown.stream = await self.response.create_stream(clean_line(title, 100) or None)
         await shown.stream.write(text)
         shown.pieces.append(text)
 
@@ -145,6 +150,7 @@ class ReplyWriter:
 
     async def _add_part(self, part: Any, title: str) -> None:
         kind = part.WhichOneof("content")
+        self._require_room()  # before a file is uploaded
         if kind == "data":
             data = read_data(MessageToDict(part.data))
             self._count(dump_json(data))
@@ -153,7 +159,7 @@ class ReplyWriter:
             output = {"text": make_link(part.url, part.filename or title) or clean_line(part.url)}
         else:
             output = {"text": await self._upload(part, title)}
-        self._stored.append(output)
+        self._store(output)
         await _replay(output, self.response)
 
     async def _upload(self, part: Any, title: str) -> str:
@@ -165,6 +171,14 @@ class ReplyWriter:
             return await self.files.upload(name, part.raw, part.media_type or None)
         except UploadError as error:
             return translate("(The file {name} was not passed on: {problem}.)", name=clean_line(name), problem=error.problem)
+
+    def _store(self, output: dict[str, Any]) -> None:
+        self._require_room()
+        self._stored.append(output)
+
+    def _require_room(self) -> None:
+        if len(self._stored) >= _MAX_OUTPUTS:
+            raise UnusableAnswerError(translate("its answer has more than {limit} messages", limit=f"{_MAX_OUTPUTS:,}"))
 
     def _count(self, text: str) -> None:
         self._character_count += len(text)

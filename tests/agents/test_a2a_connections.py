@@ -33,7 +33,7 @@ from spade_coreason.runtime.url_policy import UrlPolicy
 from tests.support.a2a_server import JSONRPC, REST, A2AServer, make_card, run_a2a_server
 from tests.support.certificates import sign_by_itself
 from tests.support.proxy_server import ProxyServer
-from tests.support.wait import eventually
+from tests.support.wait import TIMEOUT_S, eventually
 from tests.support.web_server import WebServer, page, redirect
 
 VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
@@ -160,6 +160,21 @@ async def test_an_agent_that_is_down_is_asked_again_later(caplog: pytest.LogCapt
             assert await t.say("say hello") == ["hello"]
             [card] = t.runtimes[t.jid].parts.peers.finder.platform.list_for("other@localhost")
             assert card.name == "Weather desk"
+
+
+async def test_a_card_that_comes_byte_by_byte_holds_up_no_start(caplog: pytest.LogCaptureFixture) -> None:
+    async def drip(writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n")
+        while not writer.is_closing():
+            writer.write(b" ")
+            await writer.drain()
+            await asyncio.sleep(0.02)
+
+    web = WebServer({CARD_PATH: drip})
+    async with asyncio.timeout(TIMEOUT_S), web, AgentTester(remote(web.url(""), timeout_s=0.2)):
+        assert len(web.requests) == 1
+    [warning] = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert warning.startswith("The remote agent 127.0.0.3 cannot answer: it does not answer in time.")
 
 
 async def test_an_agent_that_has_moved_is_found_by_its_card() -> None:
@@ -442,6 +457,38 @@ async def test_an_endless_stream_is_cut_off() -> None:
         card = MessageToDict(make_card(web.url(""), [JSONRPC]))
         web.pages = {CARD_PATH: page(json.dumps(card).encode()), RPC: stream}
         assert await problem_of(remote(web.url(""))) == ("its answer has more than 4,194,304 bytes", False)
+
+
+async def test_an_answer_of_too_many_parts_is_cut_off() -> None:
+    parts = [{"raw": "eA==", "filename": "x.txt"}] * 2000
+    result = {"message": {"messageId": "m", "role": "ROLE_AGENT", "parts": parts}}
+    async with WebServer() as web:
+        answer = page(json.dumps({"jsonrpc": "2.0", "id": 1, "result": result}).encode())
+        web.pages = {CARD_PATH: card_page(web.url("")), RPC: answer}
+        async with AgentTester(remote(web.url(""))) as t:
+            with pytest.raises(PeerFailedError, match="its answer has more than 1,000 messages"):
+                await t.ask("say hello")
+            assert len(t.uploaded) == 1000
+
+
+async def test_thoughts_without_end_are_not_shown_without_end() -> None:
+    def event(status: dict[str, Any]) -> bytes:
+        update = {"statusUpdate": {"taskId": "t", "contextId": "c", "status": status}}
+        return f"data: {json.dumps({'jsonrpc': '2.0', 'id': 1, 'result': update})}\n\n".encode()
+
+    def thought(number: int) -> bytes:
+        message = {"messageId": "m", "role": "ROLE_AGENT", "parts": [{"text": f"thought {number}"}]}
+        return event({"state": "TASK_STATE_WORKING", "message": message})
+
+    stream = b"".join(map(thought, range(3000))) + event({"state": "TASK_STATE_COMPLETED"})
+    async with WebServer() as web:
+        card = MessageToDict(make_card(web.url(""), [JSONRPC]))
+        web.pages = {CARD_PATH: page(json.dumps(card).encode()), RPC: page(stream, "Content-Type: text/event-stream")}
+        async with AgentTester(remote(web.url(""))) as t:
+            events: list[PeerEvent] = []
+            await collect(t, "say hello", events)
+    thoughts = [event.data["content"] for event in events if event.data.get("block_type") == "THOUGHT"]
+    assert [thoughts.count("thought 999"), thoughts.count("thought 1000")] == [1, 0]
 
 
 # Options
