@@ -51,7 +51,9 @@ async def run_on_channels(
     database = await open_database(url, durability)
     network = make_transport(AGENT, send).network
     network = network._replace(channels={**network.channels, **channels})
-    runtime = make_runtime(agent, AgentRepository(database, AGENT), network, policy, allow=None, access=access, interceptors=interceptors)
+    runtime = make_runtime(
+        agent, AgentRepository(database, AGENT), network, policy, allow=None, access=access, interceptors=interceptors
+    )
     await runtime.runner.open()
     runtime.runner.send_unsent()
     await runtime.open_channels()
