@@ -28,10 +28,10 @@ from uvicorn import Config
 from uvicorn.server import ServerState
 
 from ..config import WebSettings
-from ..exceptions import ServerError
+from ..exceptions import ServerError, StoreError
 from .addresses import Proxies
 from .authentication import Authentication, FindCaller
-from .errors import make_error_response
+from .errors import HttpError, make_error_response
 from .guard import FAILURE, RequestGuard
 from .limits import ConnectionCount, HttpLimits, LimitedProtocol, LimitedRequests
 
@@ -46,6 +46,7 @@ _FULL_S = 0.2
 _OTHER_FILES = 512
 """The open files that the rest of the platform may need."""
 _HEALTH_S = 1.0
+_STORE_S = 5.0
 _CORS_METHODS = ("GET", "POST", "DELETE")
 _REMEDIES = {
     errno.EADDRINUSE: "is in use; stop the program that listens there, or choose another web.port",
@@ -241,7 +242,8 @@ def _build_app(doors: Sequence[DoorRoutes], health: _HealthRoutes, find_caller: 
         # All else needs a key, whatever its path is.
         Mount("", Authentication(protected, find_caller, limits.requests_per_key)),
     ]
-    app = Starlette(routes=routes, exception_handlers={HTTPException: _answer_error, Exception: _answer_failure})
+    handlers = {HTTPException: _answer_error, StoreError: _answer_not_stored, Exception: _answer_failure}
+    app = Starlette(routes=routes, exception_handlers=handlers)
     app.router.redirect_slashes = False
     return app
 
@@ -268,6 +270,12 @@ class _OtherMethods:
 async def _answer_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     return make_error_response(request.scope["path"], error)
+
+
+async def _answer_not_stored(request: Request, error: Exception) -> Response:
+    log.error("a request failed: %s", error)
+    unavailable = HttpError(503, "storage fails at the moment; try again in a moment", retry_after_s=_STORE_S)
+    return make_error_response(request.scope["path"], unavailable)
 
 
 async def _answer_failure(request: Request, error: Exception) -> Response:

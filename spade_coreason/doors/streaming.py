@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 
 from starlette.responses import Response
@@ -17,15 +17,23 @@ class EventStreamResponse(Response):
     """An answer in parts, which are server-sent events.
 
     The generator of the parts is closed at the end, and as soon as the client has gone. Starlette's `StreamingResponse` leaves
-    that to the garbage collection, and needs two further tasks.
+    that to the garbage collection, and needs two further tasks. `on_end` is called then, also if the client has gone before the
+    first part: code in the generator would not run.
     """
 
     media_type = "text/event-stream"
 
-    def __init__(self, parts: AsyncGenerator[bytes, None], *, headers: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        parts: AsyncGenerator[bytes, None],
+        *,
+        headers: Mapping[str, str] | None = None,
+        on_end: Callable[[], object] = lambda: None,
+    ) -> None:
         super().__init__(headers={**_HEADERS, **(headers or {})})
         del self.headers["content-length"]
         self._parts = parts
+        self._on_end = on_end
         self._is_client_gone = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -44,6 +52,7 @@ class EventStreamResponse(Response):
                 raise
         finally:
             listener.cancel()
+            self._on_end()
 
     async def _cancel_when_gone(self, receive: Receive, task: asyncio.Task[object]) -> None:
         while (await receive())["type"] != "http.disconnect":

@@ -12,6 +12,7 @@ from mcp_types import ElicitResult
 
 from spade_coreason.doors.mcp.calls import ToolCallLimits
 from spade_coreason.testing import Policy
+from tests.support.databases import execute
 from tests.support.door_agents import Desk
 from tests.support.doors import FRONT_END_KEY, KEY, OTHER_KEY
 from tests.support.errors import ExpectedErrors
@@ -271,3 +272,16 @@ async def test_an_agent_that_stops_tells_how_to_fetch_the_answer(url: str, mode:
         stopped = await call(client, "hello")
         assert "does not run at the moment" in stopped.content[-1].text
         desk.release.set()
+
+
+async def test_a_call_is_told_that_the_database_fails(url: str, expected_errors: ExpectedErrors) -> None:
+    expected_errors("no such table: interactions")
+    async with serve_agent(url, Desk()) as door, connect(door) as client:
+        await call(client, "hello", request_id="r")
+        execute(url, "ALTER TABLE interactions RENAME TO elsewhere")
+        result = await client.call_tool(TOOL, {"request_id": "r"})
+        assert result.is_error
+        assert result.meta["ai.coreason/code"] == 503
+        assert "cannot read or store" in texts_of(result)[0]
+        execute(url, "ALTER TABLE elsewhere RENAME TO interactions")
+        assert texts_of(await client.call_tool(TOOL, {"request_id": "r"})) == ["done: hello"]

@@ -7,17 +7,23 @@ import json
 import signal
 import ssl
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import Message
 
 from spade_coreason.config.settings import WebSettings
-from spade_coreason.doors.server import check_address
-from spade_coreason.exceptions import ServerError
+from spade_coreason.doors.server import DoorRoutes, check_address
+from spade_coreason.doors.streaming import EventStreamResponse
+from spade_coreason.exceptions import ServerError, StoreError
 from tests.support.certificates import sign_by_itself
-from tests.support.doors import KEY, ExampleDoor, RawClient, ask, connect, request_of, serve, web_settings
+from tests.support.doors import CALLERS, KEY, ExampleDoor, RawClient, ask, connect, request_of, run_server, serve, web_settings
+from tests.support.errors import ExpectedErrors
 from tests.support.wait import TIMEOUT_S, eventually
 
 HEALTH = ("/healthz", "/readyz")
@@ -188,3 +194,34 @@ async def test_a_killed_server_leaves_its_port_free() -> None:
             await process.wait()
             async with serve(settings):
                 assert (await ask(settings, "/whoami")).status == 200
+
+
+async def test_a_request_that_needs_a_failing_database_is_to_be_sent_again(expected_errors: ExpectedErrors) -> None:
+    expected_errors("cannot be read")
+
+    async def read(request: Request) -> Response:
+        raise StoreError("database: cannot be read")
+
+    settings = web_settings()
+    async with run_server(settings, CALLERS.get, DoorRoutes(routes=(Route("/stored", read),))):
+        reply = await ask(settings, "/stored")
+    assert (reply.status, reply.headers["retry-after"]) == (503, "5")
+    assert b"database" not in reply.body
+
+
+async def test_a_stream_whose_client_has_gone_before_its_first_part_is_ended() -> None:
+    async def write() -> AsyncGenerator[bytes, None]:
+        yield b"never sent"
+
+    async def receive() -> Message:
+        return {"type": "http.disconnect"}
+
+    async def send(message: Message) -> None:
+        sent.append(message["type"])
+        await asyncio.Event().wait()
+
+    ended: list[bool] = []
+    sent: list[str] = []
+    async with asyncio.timeout(TIMEOUT_S):
+        await EventStreamResponse(write(), on_end=lambda: ended.append(True))({"type": "http"}, receive, send)
+    assert (sent, ended) == (["http.response.start"], [True])

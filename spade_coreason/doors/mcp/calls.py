@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import math
 from collections.abc import Coroutine
 from contextlib import suppress
@@ -25,11 +26,14 @@ from mcp_types import (
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from ...contracts import ErrorCode
+from ...exceptions import StoreError
 from ..caller import Caller
 from ..channel import DoorEvent, DoorReply
 from ..doors import CallerQuestion
 from .results import ToolAnswer, make_meta
 from .tools import AgentTool, ToolArguments
+
+log = logging.getLogger(__name__)
 
 _NAMESPACE = UUID("0a5d0c46-5a38-5c0b-8a5a-5a8f1c1d7c55")
 _PROGRESS_S = 8.0
@@ -40,6 +44,7 @@ _SILENT_PERSON_S = 45.0
 """The same for a client that wants no progress, since such clients cancel a call after a minute."""
 _MAX_PROGRESS_CHARACTERS = 500
 _NOT_RUNNING_S = 5.0
+_STORE_S = 5.0
 _PAUSED_S = 60.0
 _MAX_TRIES = 3
 _CONVERSATION_DIGITS = 12
@@ -112,7 +117,7 @@ class AgentToolCall:
         reply = self.reply
         if reply is None:
             return
-        with suppress(ConnectionError):  # the agent stops, and what it has not answered is answered later
+        with suppress(ConnectionError, StoreError):  # the agent stops, and what it has not answered is answered later
             if reply.stored is not None:
                 await reply.stored
             await self._agent.cancel(self._caller, reply.request_id)
@@ -136,8 +141,12 @@ class AgentToolCall:
         except ConnectionError:
             text = f"The agent does not run at the moment. Try again in {_NOT_RUNNING_S:g} s."
             return self._notice(text, is_error=True, code=int(ErrorCode.UNAVAILABLE), retry_after_s=_NOT_RUNNING_S)
+        except StoreError as error:
+            return self._make_not_stored(error)
         try:
             return await self._follow(reply)
+        except StoreError as error:
+            return self._make_not_stored(error)
         finally:
             reply.close()
 
@@ -290,6 +299,12 @@ class AgentToolCall:
     def _make_pending(self) -> CallToolResult:
         """Return a result that says how to ask again."""
         return self._notice(f"{_WAITING} {self._how_to_fetch}", is_error=self._tool.outputs is not None, state="working")
+
+    def _make_not_stored(self, error: StoreError) -> CallToolResult:
+        """Return a result for a database that fails."""
+        log.error("%s: a call of a tool failed: %s", self._agent.jid, error)
+        text = f"The platform cannot read or store anything at the moment. Try again in {_STORE_S:g} s."
+        return self._notice(text, is_error=True, code=int(ErrorCode.UNAVAILABLE), retry_after_s=_STORE_S)
 
     @property
     def _how_to_fetch(self) -> str:

@@ -287,7 +287,8 @@ class _OpenAIDoor:
 
     async def _answer(self, request: Request, asked: _Asked, writer: Writer, *, is_stream: bool) -> Response:
         if is_stream:
-            return EventStreamResponse(self._write_stream(asked, writer), headers=_headers(asked))
+            parts = self._write_stream(asked, writer)
+            return EventStreamResponse(parts, headers=_headers(asked), on_end=asked.reply.close)
         answer = Answer(asked.answered)
         try:
             if not await _read_while_connected(request, self._read_all(asked, answer)):
@@ -304,33 +305,30 @@ class _OpenAIDoor:
 
     async def _write_stream(self, asked: _Asked, writer: Writer) -> AsyncGenerator[bytes, None]:
         answer = Answer(asked.answered)
+        for data in writer.begin():
+            yield _encode(writer, data)
         try:
-            for data in writer.begin():
-                yield _encode(writer, data)
-            try:
-                async for event in read_with_pauses(asked.reply, self._keep_alive_s):
-                    if event is None:
-                        yield COMMENT
-                        continue
-                    for data in writer.write_pieces(answer.add(event)):
-                        yield _encode(writer, data)
-                sent = len(answer.delivered)
-                await self._finish(asked, answer)
-                rest = answer.delivered[sent:]
-                for data in (*writer.write_pieces([Piece("text", rest)] if rest else []), *writer.end(answer)):
+            async for event in read_with_pauses(asked.reply, self._keep_alive_s):
+                if event is None:
+                    yield COMMENT
+                    continue
+                for data in writer.write_pieces(answer.add(event)):
                     yield _encode(writer, data)
-            except (AnswerError, ConnectionError, StoreError) as caught:
-                error = caught if isinstance(caught, AnswerError) else not_stored()
-                if isinstance(writer, ChatWriter):
-                    yield encode_event({"error": error.body})
-                else:
-                    for data in writer.fail(error):
-                        yield _encode(writer, data)
-                return
+            sent = len(answer.delivered)
+            await self._finish(asked, answer)
+            rest = answer.delivered[sent:]
+            for data in (*writer.write_pieces([Piece("text", rest)] if rest else []), *writer.end(answer)):
+                yield _encode(writer, data)
+        except (AnswerError, ConnectionError, StoreError) as caught:
+            error = caught if isinstance(caught, AnswerError) else not_stored()
             if isinstance(writer, ChatWriter):
-                yield END
-        finally:
-            asked.reply.close()
+                yield encode_event({"error": error.body})
+            else:
+                for data in writer.fail(error):
+                    yield _encode(writer, data)
+            return
+        if isinstance(writer, ChatWriter):
+            yield END
 
     async def _finish(self, asked: _Asked, answer: Answer) -> None:
         """Complete an answer whose reply has ended. Raise AnswerError if the request has failed."""
