@@ -127,6 +127,9 @@ class LiveTask:
     async def read(self, reply: DoorReply) -> bool:
         """Read a reply to its end. Return False if it does not come yet, which only an adopted task is told."""
         try:
+            if reply.stored is not None:
+                # The turn may run earlier. The sender waits for the commit too and wakes first, so it follows from the first event.
+                await reply.stored.wait()
             async for event in reply:
                 if event.type == "request.refused" and self._is_adopted:
                     return False
