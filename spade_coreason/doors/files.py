@@ -30,8 +30,7 @@ def make_file_routes(doors: Doors) -> DoorRoutes:
     """Return the route of the files. It needs no key: everyone who has a link may fetch its file."""
 
     async def send_file(request: Request) -> Response:
-        agents = [*doors.list_agents("openai"), *doors.list_agents("a2a")]
-        database = agents[0].repository.database if agents else None
+        database = None if doors.host is None else doors.host.database
         file = None if database is None else await find_file(database, request.path_params["token"], utc_now())
         if file is None:
             raise HttpError(404, "there is no such file, or it was deleted; files are kept for seven days")

@@ -152,7 +152,10 @@ async def run_behind_doors(
     async with run_on_channels(url, agent, {DOOR_CHANNEL: channel}, policy, access, send, durability, interceptors) as runtime:
         control = runtime.runner.control
         host = SimpleNamespace(
-            is_running=True, repository=lambda jid: runtime.parts.repository, running_agent=lambda jid: control
+            is_running=True,
+            database=runtime.parts.repository.database,
+            repository=lambda jid: runtime.parts.repository,
+            running_agent=lambda jid: control,
         )
         doors.host = cast(OperationHost, host)
         doors.add(AGENT, runtime.agent.manifest, ALL_DOORS)

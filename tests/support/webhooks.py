@@ -107,11 +107,14 @@ def sign(webhook: StoredWebhook, body: bytes, message_id: str, at: datetime) -> 
 
 @asynccontextmanager
 async def serve_webhooks(
-    url: str, agent: Any, policy: Policy | None = None, *, max_bodies: int | None = None
+    url: str, agent: Any, policy: Policy | None = None, *, max_bodies: int | None = None, **options: Any
 ) -> AsyncIterator[WebhookServer]:
-    """Run an agent on the database at a URL, behind a real server with the door of webhooks."""
+    """Run an agent on the database at a URL, behind a real server with the door of webhooks.
+
+    `options` are of `run_behind_doors`.
+    """
     settings = web_settings()
-    async with run_behind_doors(url, agent, {}, policy) as running:
+    async with run_behind_doors(url, agent, {}, policy, **options) as running:
         database = running.runtime.parts.repository.database
         ring = WebhookRing(database, lambda: utc_now() + served.offset, max_bodies)
         served = WebhookServer(settings, ring, running)

@@ -128,7 +128,7 @@ class LiveTask:
         """Read a reply to its end. Return False if it does not come yet, which only an adopted task is told."""
         try:
             if reply.stored is not None:
-                # The turn may run earlier. The sender waits for the commit too and wakes first, so it follows from the first event.
+                # The turn may run earlier. The sender waits for the commit too and wakes first, so it misses nothing.
                 await reply.stored.wait()
             async for event in reply:
                 if event.type == "request.refused" and self._is_adopted:

@@ -7,6 +7,7 @@ from urllib.parse import urlencode, urlsplit
 
 import pytest
 
+from spade_coreason.contracts import Accept, ErrorCode, Interceptor, ReceivedRequest, Refuse
 from spade_coreason.domain.quotas import Quota, Quotas
 from spade_coreason.storage import WebhookKind
 from spade_coreason.testing import Policy
@@ -201,3 +202,13 @@ async def test_an_answer_that_cannot_be_read_at_a_stop_is_to_be_fetched_later(ur
         await server.running.runtime.runner.drain(0)
         reply = await server.get(address)
         assert (reply.status, reply.headers["retry-after"]) == (202, "2")
+
+
+async def test_an_event_that_an_interceptor_refuses_has_its_status(url: str) -> None:
+    class NoEvents(Interceptor):
+        def receive(self, request: ReceivedRequest) -> Accept | Refuse:
+            return Refuse(ErrorCode.BAD_REQUEST, "Send something else.")
+
+    async with serve_webhooks(url, Desk(), interceptors=[NoEvents()]) as server:
+        reply = await server.send(await server.create(), {"query": "hello"})
+        assert (reply.status, b"Send something else." in reply.body) == (400, True)
