@@ -162,7 +162,7 @@ class Exchange:
     async def _follow_task(self, message_id: str, parts: list[dict[str, Any]]) -> dict[str, Any]:
         writer = self._make_writer()
         writer.skip(self._written)
-        empty_streams = 0
+        empty_streams, is_rejoined = 0, False
         may_send_again = self._number == 1
         loop = asyncio.get_running_loop()
         failure: RemoteAgentError | None = None
@@ -178,11 +178,13 @@ class Exchange:
                     if (end := await self._write_task(task, writer)) is not None:
                         return end
                     if connection.is_streaming and empty_streams < _MAX_EMPTY_STREAMS:
-                        events = await connection.subscribe(self.task_id)
+                        events, is_rejoined = await connection.subscribe(self.task_id), True
                 if events is not None:
                     empty_streams += 1
                     async with aclosing(_chain(*events)) as chained:
                         async for event in chained:
+                            if is_rejoined and _may_be_known(event):
+                                event = StreamResponse(task=await connection.get_task(self.task_id))
                             if (end := await self._write_event(event, writer)) is not None:
                                 return end
                             empty_streams = 0
@@ -336,6 +338,16 @@ def _ids_of(event: StreamResponse) -> tuple[str, str]:
 def _question_key(status: Any) -> str:
     """Return what tells one question from another; "" if nothing does."""
     return str(status.message.message_id or (status.timestamp.ToJsonString() if status.HasField("timestamp") else ""))
+
+
+def _may_be_known(event: StreamResponse) -> bool:
+    """Return True if what a stream that was joined later adds may be in its first event too, which has the whole task.
+
+    The SDK's server begins to collect events before it reads the task, and nothing tells which of them are in it.
+    """
+    return (event.HasField("artifact_update") and event.artifact_update.append) or (
+        event.HasField("status_update") and event.status_update.status.state in _ENDED
+    )
 
 
 async def _chain(first: StreamResponse, others: AsyncGenerator[StreamResponse]) -> AsyncGenerator[StreamResponse]:

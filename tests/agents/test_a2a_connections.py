@@ -19,7 +19,7 @@ import httpx
 import pytest
 from a2a.types import AgentInterface
 from google.protobuf.json_format import MessageToDict
-from starlette.responses import PlainTextResponse
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from agents.a2a import RemoteA2AAgent
 from agents.a2a.options import CARD_PATH, RemoteOptions
@@ -427,6 +427,32 @@ async def test_the_task_of_a_silent_stream_is_looked_up() -> None:
         await eventually(lambda: asking.done() or bool(look_ups(server)))
         server.executor.released.set()
         assert (await asking).text == "Begun. Done."
+
+
+async def test_a_piece_that_is_in_the_task_and_in_the_stream_that_was_joined_later_is_written_once() -> None:
+    def task(text: str, state: str) -> dict[str, Any]:
+        artifact = {"artifactId": "text", "parts": [{"text": text}]}
+        return {"id": "t", "contextId": "c", "status": {"state": f"TASK_STATE_{state}"}, "artifacts": [artifact]}
+
+    def stream(*events: dict[str, Any]) -> Response:
+        lines = [f"data: {json.dumps({'jsonrpc': '2.0', 'id': 1, 'result': event})}\n\n" for event in events]
+        return Response("".join(lines), media_type="text/event-stream")
+
+    piece = {"taskId": "t", "contextId": "c", "artifact": {"artifactId": "text", "parts": [{"text": "Done."}]}, "append": True}
+    end = {"taskId": "t", "contextId": "c", "status": {"state": "TASK_STATE_COMPLETED"}}
+    fetched = [
+        JSONResponse({"jsonrpc": "2.0", "id": 1, "result": task("Begun. Done.", state)})
+        for state in ("WORKING", "WORKING", "COMPLETED")
+    ]
+    async with run_a2a_server([JSONRPC]) as server, AgentTester(remote(server.url)) as t:
+        server.refusals = [
+            stream({"task": task("Begun. ", "WORKING")}),
+            fetched[0],
+            stream({"task": task("Begun. Done.", "WORKING")}, {"artifactUpdate": piece}, {"statusUpdate": end}),
+            *fetched[1:],
+        ]
+        assert (await t.ask("slow")).text == "Begun. Done."
+        assert not server.refusals
 
 
 async def test_an_agent_that_is_silent_when_its_task_is_looked_up_is_left_after_its_time() -> None:
