@@ -1,11 +1,12 @@
-"""An answer that is sent while it is made, such as server-sent events."""
+"""Answers that take long: sent while they are made, such as server-sent events, or awaited as long as the client is there."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -59,3 +60,27 @@ class EventStreamResponse(Response):
             pass
         self._is_client_gone = True
         task.cancel()
+
+
+async def wait_while_connected(request: Request, waiting: Awaitable[None]) -> bool:
+    """Wait for something, such as the end of a reply. Return False if the client is gone first: then the wait is cancelled.
+
+    The body of the request must be read already.
+    """
+    task = asyncio.ensure_future(waiting)
+    gone = asyncio.create_task(_wait_until_gone(request))
+    try:
+        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            return False
+        task.result()
+        return True
+    finally:
+        for each in (task, gone):
+            each.cancel()
+        await asyncio.gather(task, gone, return_exceptions=True)
+
+
+async def _wait_until_gone(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

@@ -33,6 +33,7 @@ from ..caller import Caller
 from ..doors import DoorAgent
 from ..errors import HttpError
 from ..files import store_files
+from ..streaming import wait_while_connected
 from .live_tasks import LiveTask, LiveTasks
 from .messages import MessageContent, check_id, derive_task_id, make_message, read_content, read_metadata, read_value
 from .progress import TERMINAL, TaskProgress, Update
@@ -42,6 +43,8 @@ log = logging.getLogger(__name__)
 
 CALLER = "caller"
 """The key of the caller in the state of a call."""
+REQUEST = "request"
+"""The key of the HTTP request there."""
 
 
 class AgentHandler(RequestHandler):
@@ -64,7 +67,8 @@ class AgentHandler(RequestHandler):
             sent = await self._send(params, _caller_of(context))
             if isinstance(sent, LiveTask):
                 if not configuration.return_immediately:
-                    await sent.wait_until_settled()
+                    # The task goes on without its client, which must not hold a place among the requests of its key.
+                    await wait_while_connected(context.state[REQUEST], sent.wait_until_settled())
                 sent = sent.progress.snapshot()
         return _cut_history(sent, length)
 

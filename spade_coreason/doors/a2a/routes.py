@@ -22,7 +22,7 @@ from ..doors import DoorAgent, Doors
 from ..errors import HttpError
 from ..server import DoorRoutes
 from .card import make_card
-from .handler import CALLER, AgentHandler
+from .handler import CALLER, REQUEST, AgentHandler
 
 DOOR = "a2a"
 PATH = "/a2a"
@@ -98,10 +98,10 @@ def _refuse_content(*, is_rpc: bool) -> JSONResponse:
 
 
 class _CallContexts(ServerCallContextBuilder):
-    """Call contexts for the handler: the caller, and the version of the protocol."""
+    """Call contexts for the handler: the caller, the HTTP request, and the version of the protocol."""
 
     def build(self, request: Request) -> ServerCallContext:
-        return ServerCallContext(state={CALLER: caller_of(request), "headers": dict(request.headers)})
+        return ServerCallContext(state={CALLER: caller_of(request), REQUEST: request, "headers": dict(request.headers)})
 
 
 def _make_router(agent: DoorAgent, public_url: str, url: str) -> Router:

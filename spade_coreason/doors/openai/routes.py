@@ -21,7 +21,7 @@ from ..channel import DoorReply
 from ..doors import CallerQuestion, DoorAgent, Doors
 from ..files import store_files
 from ..server import DoorRoutes
-from ..streaming import EventStreamResponse
+from ..streaming import EventStreamResponse, wait_while_connected
 from .answers import Answer, Piece, show_question
 from .chat import ChatWriter
 from .conversations import Conversations, Place, derive_request_id, read_conversation_name
@@ -291,7 +291,7 @@ class _OpenAIDoor:
             return EventStreamResponse(parts, headers=_headers(asked), on_end=asked.reply.close)
         answer = Answer(asked.answered)
         try:
-            if not await _read_while_connected(request, self._read_all(asked, answer)):
+            if not await wait_while_connected(request, self._read_all(asked, answer)):
                 return Response(status_code=_CLIENT_GONE)
         finally:
             asked.reply.close()
@@ -418,27 +418,6 @@ async def _read(
         return body, read_message(body), digest_body(kind, body)
 
     return parse() if len(data) < _LARGE_BYTES else await asyncio.to_thread(parse)
-
-
-async def _read_while_connected(request: Request, reading: Awaitable[None]) -> bool:
-    """Wait for the end of a reply. Return False if the client was gone first."""
-    task = asyncio.ensure_future(reading)
-    gone = asyncio.create_task(_wait_until_gone(request))
-    try:
-        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            return False
-        task.result()
-        return True
-    finally:
-        for each in (task, gone):
-            each.cancel()
-        await asyncio.gather(task, gone, return_exceptions=True)
-
-
-async def _wait_until_gone(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
 
 
 def _headers(asked: _Asked) -> dict[str, str]:

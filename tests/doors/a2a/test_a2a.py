@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
@@ -32,9 +33,9 @@ from tests.support.a2a_door import (
     text_of,
 )
 from tests.support.door_agents import CALLERS, Desk, read_all
-from tests.support.doors import FRONT_END_KEY, KEY, OTHER_KEY
+from tests.support.doors import FRONT_END_KEY, KEY, OTHER_KEY, web_settings
 from tests.support.errors import ExpectedErrors
-from tests.support.wait import eventually
+from tests.support.wait import TIMEOUT_S, eventually
 
 _SUM = AgentCapability(
     name="sum",
@@ -498,3 +499,18 @@ def _json_message(text: str, ident: str, **fields: Any) -> dict[str, Any]:
 
 def _call(method: str, params: dict[str, Any]) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+
+
+async def test_a_client_that_is_gone_holds_no_place_among_the_requests_of_its_key(url: str) -> None:
+    desk = Desk()
+    async with serve_a2a(url, desk, settings=web_settings(limits={"requests_per_key": 1})) as server, server.http() as http:
+        message = {"messageId": "m1", "role": "ROLE_USER", "parts": [{"text": "wait"}]}
+        with pytest.raises(httpx.ReadTimeout):
+            await http.post(f"{server.url}/message:send", json={"message": message}, timeout=0.5)
+        async with asyncio.timeout(TIMEOUT_S):
+            while (listed := await http.get(f"{server.url}/tasks")).status_code == 429:  # noqa: ASYNC110 - it has no event
+                await asyncio.sleep(0.05)
+        [task] = listed.json()["tasks"]
+        assert task["status"]["state"] == "TASK_STATE_WORKING"
+        desk.release.set()
+        await eventually(lambda: desk.done == ["wait"])
