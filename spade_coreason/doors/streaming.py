@@ -12,6 +12,8 @@ from starlette.types import Receive, Scope, Send
 
 _HEADERS = {"X-Accel-Buffering": "no"}
 """nginx passes each event on at once."""
+_WATCH_AFTER_S = 0.2
+"""The time of an answer before its client is watched: most answers are there earlier."""
 
 
 class EventStreamResponse(Response):
@@ -67,20 +69,24 @@ async def wait_while_connected(request: Request, waiting: Awaitable[None]) -> bo
 
     The body of the request must be read already.
     """
-    task = asyncio.ensure_future(waiting)
-    gone = asyncio.create_task(_wait_until_gone(request))
+    loop, listeners = asyncio.get_running_loop(), list[asyncio.Task[None]]()
     try:
-        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            return False
-        task.result()
-        return True
-    finally:
-        for each in (task, gone):
-            each.cancel()
-        await asyncio.gather(task, gone, return_exceptions=True)
+        async with asyncio.timeout(None) as limit:
+            watch = loop.call_later(_WATCH_AFTER_S, lambda: listeners.append(loop.create_task(_end_when_gone(request, limit))))
+            try:
+                await waiting
+            finally:
+                watch.cancel()
+                for listener in listeners:
+                    listener.cancel()
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        return False
+    return True
 
 
-async def _wait_until_gone(request: Request) -> None:
+async def _end_when_gone(request: Request, limit: asyncio.Timeout) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
+    limit.reschedule(asyncio.get_running_loop().time())
