@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any, cast
+from typing import Any
 
 import h11
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -86,37 +86,6 @@ class ConnectionCount:
             del self._counts[group_address(address)]
 
 
-class _JoinedWrites:
-    """A transport that sends what is written in one round of the event loop in one piece, such as headers and a short body.
-
-    uvicorn writes them one by one, and each piece wakes the client.
-    """
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, transport: asyncio.Transport) -> None:
-        self._loop = loop
-        self._transport = transport
-        self._parts: list[bytes] = []
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._transport, name)
-
-    def write(self, data: bytes) -> None:
-        """Send data with what is written in this round."""
-        if not self._parts:
-            self._loop.call_soon(self._flush)
-        self._parts.append(data)
-
-    def close(self) -> None:
-        """Send the rest, and close the connection."""
-        self._flush()
-        self._transport.close()
-
-    def _flush(self) -> None:
-        parts, self._parts = self._parts, []
-        if data := b"".join(parts):
-            self._transport.write(data)
-
-
 class LimitedProtocol(H11Protocol):
     """One connection.
 
@@ -139,7 +108,7 @@ class LimitedProtocol(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn does
         """Wait for the first request."""
         self.is_made = True
-        super().connection_made(cast(asyncio.Transport, _JoinedWrites(self.loop, transport)))
+        super().connection_made(transport)
         self._watch_headers()
 
     def connection_lost(self, exc: Exception | None) -> None:
