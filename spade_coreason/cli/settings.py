@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -162,6 +162,14 @@ def _environ_with_sections(environ: Mapping[str, str], sections: Mapping[str, An
 
 def _environ_with_data_dir(environ: Mapping[str, str], data: Path | None) -> dict[str, str]:
     return {**environ, **({"SPADE_COREASON_DATA_DIR": str(data)} if data is not None else {})}
+
+
+def warn_of_closed_doors(settings: Settings, agents: Collection[str], doors: Sequence[str]) -> None:
+    """Print a warning for each of the agents (bare JIDs) that a new key or webhook does not reach, since no door is open."""
+    for agent in settings.agents:
+        if agent.jid in agents and not set(doors) & set(agent.doors):
+            server = "`web: {}`, and " if settings.web is None else ""
+            warn(f"{agent.jid} is behind no door for this: add {server}`doors: [{doors[0]}]` for it to the configuration")
 
 
 def _load(file: Path | None, environ: Mapping[str, str]) -> Settings:

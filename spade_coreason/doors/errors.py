@@ -18,8 +18,9 @@ _OPENAI_TYPES = {
 }
 
 
+_DOORS = "/v1, /a2a/NAME, /mcp and /webhooks/NAME"
 _TEXTS = {
-    HTTPStatus.NOT_FOUND: "there is nothing at this path; correct the address",
+    HTTPStatus.NOT_FOUND: f"there is nothing at this path; the doors are {_DOORS}, and no path ends with a slash",
 }
 """The texts of errors for which Starlette has only the name of the status."""
 

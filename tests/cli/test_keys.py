@@ -19,10 +19,13 @@ SECRET = re.compile(r"sc_[A-Za-z0-9_-]{43}\n")
 
 def test_a_script_gets_the_secret_and_nothing_else(project: Invoke) -> None:
     created = project("keys", "create", "website", "--agent", "notes", "--agent", ECHO)
-    assert (created.exit_code, created.stderr) == (0, "")
+    assert created.exit_code == 0
     assert SECRET.fullmatch(created.stdout)
+    for agent in (NOTES, ECHO):
+        remedy = "add `web: {}`, and `doors: [openai]` for it to the configuration"
+        assert f"{agent} is behind no door for this: {remedy}" in created.stderr
     rotated = project("keys", "rotate", "website", "--keep", "2h")
-    assert (rotated.exit_code, rotated.stderr) == (0, "")
+    assert rotated.exit_code == 0
     assert SECRET.fullmatch(rotated.stdout)
     assert created.stdout != rotated.stdout
 
@@ -41,7 +44,8 @@ def test_a_person_sees_what_the_secret_is_for_and_how_to_try_it(
     assert f"the secret of the key website for {NOTES}. It is shown this once, and never ends." in screen
     port = 8080 if web is None else 8123
     assert f'curl http://127.0.0.1:{port}/v1/models -H "Authorization: Bearer {secret}"' in screen
-    assert ("Add `web: {}` to the configuration" in screen) == (web is None)
+    assert ("add `web: {}`, and `doors: [openai]`" in screen) == (web is None)
+    assert "`doors: [openai]` for it" in screen
 
 
 def test_the_address_of_a_person_below_a_key_is_that_of_their_requests(project: Invoke) -> None:

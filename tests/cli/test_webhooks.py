@@ -16,7 +16,8 @@ SECRET = re.compile(r"whsec_[A-Za-z0-9+/]{43}=\n")
 
 def test_a_script_gets_the_secret_and_nothing_else(project: Invoke) -> None:
     created = project("webhooks", "create", "ci", "notes")
-    assert (created.exit_code, created.stderr) == (0, "")
+    assert created.exit_code == 0
+    assert f"{NOTES} is behind no door for this: add `web: {{}}`, and `doors: [webhook]` for it" in created.stderr
     assert SECRET.fullmatch(created.stdout)
     rotated = project("webhooks", "rotate", "ci", "--keep", "2h")
     assert SECRET.fullmatch(rotated.stdout)
@@ -32,7 +33,7 @@ def test_a_person_sees_what_the_secret_is_for(project: Invoke, tmp_path: Path) -
     assert SECRET.match(screen)
     assert f"the secret of the webhook ci for {NOTES}. It is shown this once." in screen
     assert "http://127.0.0.1:8080/webhooks/ci" in screen
-    assert "add `web: {}` to the configuration" in screen
+    assert "add `web: {}`, and `doors: [webhook]` for it" in screen
 
 
 def test_a_secret_that_the_sender_has_made_is_taken_from_a_file_or_standard_input(project: Invoke, tmp_path: Path) -> None:

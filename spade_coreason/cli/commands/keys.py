@@ -12,7 +12,7 @@ from ..account import data_option
 from ..completion import complete_agents, complete_keys
 from ..context import CLIGroup
 from ..operations import describe_none, open_platform, parse_duration
-from ..settings import config_option, load_storage_settings
+from ..settings import config_option, load_storage_settings, warn_of_closed_doors
 from ..terminal.console import format_time, paint, print_cleaned, print_json, print_line, print_table
 
 if TYPE_CHECKING:
@@ -193,19 +193,18 @@ def person(name: str, user: str) -> None:
 
 
 def _print_secret(issued: IssuedKey, file: Path | None, data: Path | None) -> None:
-    """Print a secret: alone if the output is no terminal, else with its use."""
+    """Print a secret: alone if the output is no terminal, else with its use. Warn if it opens nothing yet."""
     print_cleaned(issued.secret)
+    settings = load_storage_settings(file, data)
+    warn_of_closed_doors(settings, issued.key.agents, ("openai", "a2a", "mcp"))
     if not sys.stdout.isatty():
         return
     from ...config import WebSettings
 
-    key, web = issued.key, load_storage_settings(file, data).web
+    key = issued.key
     end = "never ends" if key.expires_at is None else f"works until {format_time(key.expires_at)}"
     print_line()
     print_line(f"This is the secret of the key {key.name} for {', '.join(key.agents)}. It is shown this once, and {end}.")
-    if web is None:
-        print_line("Add `web: {}` to the configuration, and `doors: [openai]` to the agent. Try it after the next start:")
-    else:
-        print_line("Try it, if the agent has the door `openai` (`doors`):")
-    url = (web or WebSettings()).public_url
+    print_line("Try it, if the agent has the door `openai`:")
+    url = (settings.web or WebSettings()).public_url
     print_line(paint(f'  curl {url}/v1/models -H "Authorization: Bearer {issued.secret}"', "dim"))

@@ -13,7 +13,7 @@ from ..account import data_option
 from ..completion import complete_agents, complete_webhooks
 from ..context import CLIGroup
 from ..operations import describe_none, open_platform, parse_duration
-from ..settings import config_option, load_storage_settings
+from ..settings import config_option, load_storage_settings, warn_of_closed_doors
 from ..terminal.console import format_time, print_cleaned, print_json, print_line, print_table
 
 if TYPE_CHECKING:
@@ -186,16 +186,15 @@ def _read_secret(file: str | None) -> str:
 
 
 def _print_secret(issued: IssuedWebhook, file: Path | None, data: Path | None) -> None:
-    """Print a secret: alone if the output is no terminal, else with its use."""
+    """Print a secret: alone if the output is no terminal, else with its use. Warn if it opens nothing yet."""
     print_cleaned(issued.secret)
+    webhook, settings = issued.webhook, load_storage_settings(file, data)
+    warn_of_closed_doors(settings, [webhook.agent], ["webhook"])
     if not sys.stdout.isatty():
         return
     from ...config import WebSettings
 
-    webhook, settings = issued.webhook, load_storage_settings(file, data)
     url = (settings.web or WebSettings()).public_url
     print_line()
     print_line(f"This is the secret of the webhook {webhook.name} for {webhook.agent}. It is shown this once.")
     print_line(f"Its sender needs it, and this address: {url}{webhook.path}")
-    if not any(each.jid == webhook.agent and "webhook" in each.doors for each in settings.agents):
-        print_line("Before, add `web: {}` to the configuration if it is missing, and `doors: [webhook]` to the agent.")

@@ -10,8 +10,9 @@ from a2a.server.context import ServerCallContext
 from a2a.server.request_handlers.response_helpers import build_error_response
 from a2a.server.routes import ServerCallContextBuilder, create_agent_card_routes, create_jsonrpc_routes, create_rest_routes
 from a2a.types import AgentCard
+from a2a.utils.constants import AGENT_CARD_WELL_KNOWN_PATH
 from a2a.utils.error_handlers import build_rest_error_payload
-from a2a.utils.errors import ContentTypeNotSupportedError, InvalidRequestError
+from a2a.utils.errors import A2AError, ContentTypeNotSupportedError, InvalidRequestError, VersionNotSupportedError
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import JSONResponse
 from starlette.routing import BaseRoute, Route, Router
@@ -28,6 +29,9 @@ DOOR = "a2a"
 PATH = "/a2a"
 _CARD_CACHE = "private, max-age=300"
 _RETRY_AFTER_S = 5.0
+_NO_JSON = "the body must be JSON; send Content-Type: application/json"
+_NO_VERSION = "the request names no version of A2A; send the header A2A-Version: 1.0"
+_NO_AGENT = "this key opens no agent of this name by A2A; correct the name, or let its operator open the door or the key for it"
 
 
 def make_a2a_routes(doors: Doors, url: str) -> DoorRoutes:
@@ -45,26 +49,33 @@ class A2ADoor:
         self._doors = doors
         self._url = url
         self._routers: dict[str, tuple[DoorAgent, ASGIApp]] = {}
+        self._handlers: dict[DoorAgent, AgentHandler] = {}
+        """One for each agent, also if it is reached by its JID and by its name."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         name = scope["path_params"]["agent"]
         caller = caller_of(HTTPConnection(scope))
         agent = self._doors.find(DOOR, caller, name)
         if agent is None:
-            raise HttpError(404, "this key opens no agent of this name by A2A; correct the address")
+            raise HttpError(404, _NO_AGENT)
         if not agent.is_open:
             raise HttpError(503, "the agent does not run at the moment; try again", retry_after_s=_RETRY_AFTER_S)
         if not agent.is_allowed(caller):
             raise HttpError(403, "you have no access to this agent; ask its operator")
         made_for, router = self._routers.get(name, (None, None))
         if router is None or made_for is not agent:
-            router = _make_router(agent, self._url, f"{self._url}{PATH}/{name}")
+            handler = self._handlers.setdefault(agent, AgentHandler(agent, self._url))
+            router = _make_router(agent, handler, f"{self._url}{PATH}/{name}")
             self._routers[name] = agent, router
-        content_type = HTTPConnection(scope).headers.get("content-type", "application/json")
+        headers = HTTPConnection(scope).headers
+        content_type = headers.get("content-type", "application/json")
         root = f"{scope.get('root_path', '')}{PATH}/{name}"
         path = scope["path"]
         if not content_type.partition(";")[0].strip().lower().endswith(("/json", "+json")):
-            await _refuse_content(is_rpc=path == root)(scope, receive, send)
+            await _refuse(ContentTypeNotSupportedError(_NO_JSON), is_rpc=path == root)(scope, receive, send)
+            return
+        if not headers.get("a2a-version") and not path.endswith(AGENT_CARD_WELL_KNOWN_PATH):
+            await _refuse(VersionNotSupportedError(_NO_VERSION), is_rpc=path == root)(scope, receive, send)
             return
         if path != root:
             receive = _require_text(receive)
@@ -88,13 +99,13 @@ def _require_text(receive: Receive) -> Receive:
     return receive_text
 
 
-def _refuse_content(*, is_rpc: bool) -> JSONResponse:
-    error = ContentTypeNotSupportedError("the body must be JSON; send Content-Type: application/json")
+def _refuse(error: A2AError, *, is_rpc: bool) -> JSONResponse:
     if is_rpc:
         return JSONResponse(build_error_response(None, error))
     payload = build_rest_error_payload(error)
-    payload["error"]["code"] = HTTPStatus.UNSUPPORTED_MEDIA_TYPE  # the SDK has 400; the protocol wants 415 (5.4)
-    return JSONResponse(payload, HTTPStatus.UNSUPPORTED_MEDIA_TYPE)
+    if isinstance(error, ContentTypeNotSupportedError):
+        payload["error"]["code"] = HTTPStatus.UNSUPPORTED_MEDIA_TYPE  # the SDK has 400; the protocol wants 415 (5.4)
+    return JSONResponse(payload, payload["error"]["code"])
 
 
 class _CallContexts(ServerCallContextBuilder):
@@ -104,8 +115,8 @@ class _CallContexts(ServerCallContextBuilder):
         return ServerCallContext(state={CALLER: caller_of(request), REQUEST: request, "headers": dict(request.headers)})
 
 
-def _make_router(agent: DoorAgent, public_url: str, url: str) -> Router:
-    handler, contexts = AgentHandler(agent, public_url), _CallContexts()
+def _make_router(agent: DoorAgent, handler: AgentHandler, url: str) -> Router:
+    contexts = _CallContexts()
 
     async def make_present_card(_: AgentCard) -> AgentCard:
         return make_card(agent.manifest, url)  # an agent may get another manifest while it runs

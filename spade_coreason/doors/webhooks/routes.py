@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-from contextlib import suppress
+import logging
 from http import HTTPStatus
 from uuid import UUID, uuid5
 
@@ -27,6 +27,8 @@ from .replies import read_answer
 from .ring import LiveWebhook, WebhookRing
 from .signatures import TOLERANCE_S, ClockError, SignatureError, find_kind, verify
 
+log = logging.getLogger(__name__)
+
 _DOOR = "webhook"
 _NAMESPACE = UUID("6b0a7a52-6f0e-5a36-9d0f-3f6f4d1c9e27")
 _RETRY_S = 2.0
@@ -38,6 +40,7 @@ _WRONG_CLOCK = f"the time in webhook-timestamp is more than {TOLERANCE_S // 60} 
 _NO_ANSWER = "there is no answer at this address, or it is older than seven days"
 _OTHER_BODY = "another body was accepted under this webhook-id; give each event an id of its own"
 _OLD_BODY = "this body was accepted before, and its answer is not stored any more; it does not start another turn"
+_NOT_LISTED = "the agent of this webhook is not behind webhooks; its operator has to add `webhook` to its doors"
 _FULL = "the webhook cannot remember more bodies; its operator has to rotate the secret"
 
 
@@ -189,16 +192,15 @@ class _WebhookDoor:
         return stored is None or stored.digest == digest_request(event.payload, None)
 
     def _find_agent(self, live: LiveWebhook) -> DoorAgent:
-        """Return the agent of a webhook. Raise ConnectionError if it does not run here, or is not behind this door."""
+        """Return the agent of a webhook. Raise HttpError if it is not behind this door."""
         for agent in self._doors.list_agents(_DOOR, live.caller):
             return agent
-        raise ConnectionError(f"{live.stored.agent} does not list the door `{_DOOR}`")
+        log.warning("the webhook %s is closed: %s does not list `webhook` among its doors", live.stored.name, live.stored.agent)
+        raise HttpError(HTTPStatus.SERVICE_UNAVAILABLE, _NOT_LISTED, retry_after_s=_NOT_RUNNING_S)
 
     def _require_open(self, live: LiveWebhook) -> None:
-        with suppress(ConnectionError):
-            if self._find_agent(live).is_open:
-                return
-        raise _not_running()
+        if not self._find_agent(live).is_open:
+            raise _not_running()
 
     def _find_answer_key(self, row: int) -> bytes | None:
         live = self._ring.find_by_row(row)

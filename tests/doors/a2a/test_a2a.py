@@ -493,6 +493,18 @@ async def test_a_wrong_request_is_refused_without_a_turn(server: A2AServer, desk
     assert desk.seen == []
 
 
+async def test_a_request_without_a_version_is_told_which_header_to_send(url: str) -> None:
+    async with serve_a2a(url, Desk()) as server, server.http(headers={"A2A-Version": ""}) as http:
+        params = {"message": _json_message("hello", "m1")}
+        by_rpc = (await http.post(server.url, json=_call("SendMessage", params))).json()["error"]
+        assert by_rpc["code"] == -32009
+        by_rest = await http.post(f"{server.url}/message:send", json=params)
+        assert by_rest.status_code == 400
+        for error in (by_rpc, by_rest.json()["error"]):
+            assert "send the header A2A-Version: 1.0" in error["message"]
+        assert (await http.get(f"{server.url}/.well-known/agent-card.json")).status_code == 200
+
+
 def _json_message(text: str, ident: str, **fields: Any) -> dict[str, Any]:
     return {"messageId": ident, "role": "ROLE_USER", "parts": [{"text": text}], **fields}
 

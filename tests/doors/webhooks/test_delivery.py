@@ -154,7 +154,10 @@ async def test_a_webhook_of_an_agent_without_the_door_is_not_served(url: str) ->
     async with serve_webhooks(url, desk) as server:
         agent = server.running.agent
         server.running.doors.add(agent.jid, agent.manifest, ["openai"])
-        assert (await server.send(await server.create(), {"query": "x"})).status == 503
+        for kind in ("standard", "github"):
+            reply = await server.send(await server.create(kind, kind), {"query": "x"})
+            assert reply.status == 503
+            assert "add `webhook` to its doors" in reply.body.decode()
     assert desk.seen == []
 
 
