@@ -123,8 +123,7 @@ class DoorReply:
         self.put(self._interruption(reason))
 
     def _interruption(self, reason: str) -> DoorEvent:
-        data = {"request_id": str(self.request_id), "message": f"{reason}; fetch it later by its id"}
-        return DoorEvent("request.interrupted", data)
+        return DoorEvent("request.interrupted", {"request_id": str(self.request_id), "message": reason})
 
     def close(self) -> None:
         """Read no further events."""
@@ -190,7 +189,7 @@ class DoorChannel(Channel):
         """Take no more requests, and end the replies that are read."""
         self._gateway = None
         for reply in list(self._replies.values()):
-            reply.interrupt("the platform stops")
+            reply.interrupt("the platform stops, and goes on after its next start")
         for task in self._tasks:
             task.cancel()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from http import HTTPStatus
 from typing import Any
+from uuid import UUID
 
 from starlette.responses import JSONResponse
 
@@ -76,8 +77,13 @@ def not_readable(refusal: DoorEvent) -> AnswerError:
     return AnswerError(data["code"], data["message"], "interrupted", retry_after_s=data["retry_after_s"], is_final=False)
 
 
-def find_error(event: DoorEvent) -> AnswerError | None:
-    """Return the error in the last event of a reply; None if it is an answer."""
+def response_id(request_id: UUID) -> str:
+    """Return the id of the response to a request, also to a chat."""
+    return f"resp_{request_id.hex}"
+
+
+def find_error(event: DoorEvent, request_id: UUID) -> AnswerError | None:
+    """Return the error in the last event of a reply to the request with an id; None if it is an answer."""
     data = event.data
     match event.type:
         case "request.failed":
@@ -91,9 +97,13 @@ def find_error(event: DoorEvent) -> AnswerError | None:
         case "request.cancelled":
             return AnswerError(HTTPStatus.CONFLICT, "the request was cancelled", "cancelled")
         case "request.interrupted":
-            fields = {"request_id": data["request_id"]}
-            unavailable = HTTPStatus.SERVICE_UNAVAILABLE
+            way = f"send it again with its Idempotency-Key, or GET /v1/responses/{response_id(request_id)}"
             return AnswerError(
-                unavailable, data["message"], "interrupted", retry_after_s=_STOP_S, is_final=False, fields=fields
+                HTTPStatus.SERVICE_UNAVAILABLE,
+                f"{data['message']}; {way}",
+                "interrupted",
+                retry_after_s=_STOP_S,
+                is_final=False,
+                fields={"request_id": str(request_id)},
             )
     return None

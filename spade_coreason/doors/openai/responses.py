@@ -8,14 +8,9 @@ from uuid import UUID
 
 from .answers import Answer, Piece
 from .chat import describe_usage
-from .errors import AnswerError
+from .errors import AnswerError, response_id
 
 Status = Literal["in_progress", "completed", "failed", "cancelled"]
-
-
-def response_id(request_id: UUID) -> str:
-    """Return the id of the response to a request."""
-    return f"resp_{request_id.hex}"
 
 
 def read_response_id(text: object) -> UUID | None:

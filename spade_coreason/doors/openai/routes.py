@@ -25,9 +25,9 @@ from ..streaming import EventStreamResponse, wait_while_connected
 from .answers import Answer, Piece, show_question
 from .chat import ChatWriter
 from .conversations import Conversations, Place, derive_request_id, read_conversation_name
-from .errors import AnswerError, find_error, not_readable, not_running, not_stored, paused
+from .errors import AnswerError, find_error, not_readable, not_running, not_stored, paused, response_id
 from .messages import UserMessage, digest_body, read_body, read_chat, read_response
-from .responses import ResponseWriter, read_response_id, response_id
+from .responses import ResponseWriter, read_response_id
 from .streams import COMMENT, END, KEEP_ALIVE_S, encode_event, read_with_pauses
 from .tasks import answer_task
 
@@ -242,7 +242,7 @@ class _OpenAIDoor:
     async def _raise_refusal(self, asked: _Asked) -> None:
         """Raise the error for a request that was not stored, and forget it unless it repeats one that was."""
         async for event in asked.reply:
-            error = find_error(event)
+            error = find_error(event, asked.place.request_id)
             if error is not None:
                 if asked.place.is_new:
                     await asked.conversations.leave(asked.place.request_id)
@@ -336,7 +336,7 @@ class _OpenAIDoor:
             raise not_running()
         if answer.last.type == "request.refused" and asked.reply.stored is None:  # the fetch is refused, and not the request
             raise not_readable(answer.last)
-        if (error := find_error(answer.last)) is not None:
+        if (error := find_error(answer.last, asked.place.request_id)) is not None:
             raise error
         if answer.last.type == "request.parked":
             question = await asked.conversations.find_question(asked.place.target)

@@ -329,10 +329,15 @@ async def test_a_request_that_runs_at_a_stop_names_itself_and_is_answered_later(
     for error in (stopped.value, in_stream.value):
         assert isinstance(error.body, dict)
         assert error.code == "interrupted"
-        assert UUID(error.body["request_id"])
+        response = f"resp_{UUID(error.body['request_id']).hex}"
+        assert error.body["message"] == (
+            "the platform stops, and goes on after its next start; "
+            f"send it again with its Idempotency-Key, or GET /v1/responses/{response}"
+        )
     desk.release.set()
     async with serve_agent(url, desk) as door:
         assert await ask(door, "wait", **options) == "done: wait"
+        assert (await door.client().responses.retrieve(response)).output_text == "done: wait"
 
 
 async def test_a_request_that_waits_for_somebody_else_says_so_and_is_answered_later(url: str) -> None:
