@@ -11,6 +11,7 @@ from .chat import describe_usage
 from .errors import AnswerError, response_id
 
 Status = Literal["in_progress", "completed", "failed", "cancelled"]
+ItemStatus = Literal["in_progress", "completed", "incomplete"]
 
 
 def read_response_id(text: object) -> UUID | None:
@@ -42,6 +43,8 @@ class ResponseWriter:
             items.append(self._make_item("thought", len(items), answer.thoughts, "completed"))
         if answer.text or (status == "completed" and not items):
             items.append(self._make_item("text", len(items), answer.text, "completed"))
+        if items and status != "completed":
+            items[-1]["status"] = "incomplete"
         return self._make_response(status, items, answer.usage, error)
 
     def begin(self) -> Iterable[dict[str, Any]]:
@@ -70,8 +73,8 @@ class ResponseWriter:
         yield self._event("response.completed", response=self._make_response("completed", self._items, answer.usage))
 
     def fail(self, error: AnswerError) -> Iterable[dict[str, Any]]:
-        """Return the last events of a stream that fails."""
-        yield from self._close_item()
+        """Return the last events of a stream that fails. Its last item stays incomplete."""
+        yield from self._close_item("incomplete")
         if error.code == "interrupted":  # the response goes on, and can be fetched
             yield self._event("error", code=error.code, message=error.detail, param=None, error=error.body)
             return
@@ -88,12 +91,12 @@ class ResponseWriter:
         name = "response.content_part.added" if kind == "text" else "response.reasoning_summary_part.added"
         yield self._event(name, **self._place_of_part(), part=dict(part))
 
-    def _close_item(self) -> Iterable[dict[str, Any]]:
+    def _close_item(self, status: ItemStatus = "completed") -> Iterable[dict[str, Any]]:
         if self._open_kind is None:
             return
         item, is_text = self._items[-1], self._open_kind == "text"
         part = (item["content"] if is_text else item["summary"])[0]
-        item["status"] = "completed"
+        item["status"] = status
         place = self._place_of_part()
         name = "response.output_text.done" if is_text else "response.reasoning_summary_text.done"
         yield self._event(name, **place, text=part["text"], **self._logprobs())
@@ -109,7 +112,7 @@ class ResponseWriter:
         index = "content_index" if self._open_kind == "text" else "summary_index"
         return {"item_id": self._items[-1]["id"], "output_index": len(self._items) - 1, index: 0}
 
-    def _make_item(self, kind: str, index: int, text: str, status: str) -> dict[str, Any]:
+    def _make_item(self, kind: str, index: int, text: str, status: ItemStatus) -> dict[str, Any]:
         if kind == "thought":
             name = f"rs_{self._request_id.hex}_{index}"
             return {"id": name, "type": "reasoning", "summary": [{"type": "summary_text", "text": text}], "status": status}

@@ -117,6 +117,42 @@ async def test_a_failed_response_stays_failed(url: str, expected_errors: Expecte
         assert "secret" not in str(fetched)
 
 
+async def test_what_a_failed_response_has_is_incomplete(url: str, expected_errors: ExpectedErrors) -> None:
+    expected_errors("a secret of the agent")
+    async with serve_agent(url, Desk()) as door:
+        events = [event async for event in await respond(door, "data think fail", stream=True)]
+        done = [event.item.status for event in events if event.type == "response.output_item.done"]
+        assert done == ["completed", "incomplete"]
+        assert [item.status for item in events[-1].response.output] == done
+        fetched = await door.client().responses.retrieve(events[-1].response.id)
+        output: list[Any] = list(fetched.output)
+        assert [item.status for item in output] == ["incomplete"]  # it has no thoughts
+
+
+async def test_a_response_that_a_stop_interrupts_is_incomplete_and_says_how_it_is_fetched(url: str) -> None:
+    desk, events = Desk(), list[Any]()
+    async with serve_agent(url, desk) as door:
+
+        async def read() -> None:
+            async for event in await respond(door, "report", stream=True):
+                events.append(event)
+                if event.type == "response.output_text.delta":
+                    await door.running.runtime.close_channels()
+
+        with pytest.raises(openai.APIError) as interrupted:
+            await read()
+    [item] = [event.item for event in events if event.type == "response.output_item.done"]
+    assert (item.status, item.content[0].text) == ("incomplete", "one ")
+    response = events[0].response.id
+    assert isinstance(interrupted.value.body, dict)
+    assert interrupted.value.body["message"].endswith(f"or GET /v1/responses/{response}")
+    desk.release.set()
+    async with serve_agent(url, desk) as door:
+        again: Any = await door.client().responses.retrieve(response, stream=True)
+        fetched = [event async for event in again][-1].response
+    assert (fetched.status, fetched.output[0].status, fetched.output_text) == ("completed", "completed", "one two")
+
+
 async def test_a_response_in_the_background_is_asked_for_until_it_is_there(url: str) -> None:
     desk = Desk()
     async with serve_agent(url, desk) as door:
