@@ -19,7 +19,7 @@ A comment in the line before a block changes that:
 - `<!-- from: FILE -->`: the block is a part of a file of the project, indented or not, and other tests run that file.
 - `<!-- not run: TEST -->`: nothing is run. TEST is the test that shows the same: `tests/….py::name`.
 
-A comment at the head of a page, `<!-- setup: NAME ARGUMENTS -->`, names a function of `tests/docs/setups.py`.
+A comment below the heading of a page, `<!-- setup: NAME ARGUMENTS -->`, names a function of `tests/docs/setups.py`.
 """
 
 from __future__ import annotations

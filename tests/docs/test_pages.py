@@ -51,6 +51,11 @@ def test_the_blocks_of_a_page_run_in_their_order(page: Page, tmp_path: Path) -> 
         PageRun(page, directory, environment).run()
 
 
+def test_each_page_begins_with_its_heading() -> None:
+    """A page that begins with a comment got its title from the name of its file."""
+    assert [page for page in PAGES if not page.read_text(encoding="utf-8").startswith("# ")] == []
+
+
 def test_no_example_has_the_name_of_another_module() -> None:
     """`profile.py` hid the module that cProfile imports."""
     titles = [
