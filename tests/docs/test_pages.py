@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from contextlib import ExitStack
 from importlib.metadata import packages_distributions
@@ -54,6 +55,17 @@ def test_the_blocks_of_a_page_run_in_their_order(page: Page, tmp_path: Path) -> 
 def test_each_page_begins_with_its_heading() -> None:
     """A page that begins with a comment got its title from the name of its file."""
     assert [page for page in PAGES if not page.read_text(encoding="utf-8").startswith("# ")] == []
+
+
+def test_pages_on_doors_can_be_followed_in_one_directory() -> None:
+    """A key with the name of another is refused, and a secret in the file of another replaces it."""
+    made, files = list[str](), list[str]()
+    for name in ("doors", "openai", "a2a", "mcp-server", "webhooks"):
+        text = (DOCS / "how-to" / f"{name}.md").read_text(encoding="utf-8")
+        for kind, made_name, file in re.findall(r"^\$ spade-coreason (keys|webhooks) create (\S+) .*> (\S+)$", text, re.M):
+            made.append(f"{kind} {made_name}")
+            files.append(file)
+    assert len(made) == len(set(made)) == len(set(files)) == 6
 
 
 def test_no_example_has_the_name_of_another_module() -> None:
