@@ -25,7 +25,7 @@
     claude: "anthropic", cloud: "docker", concurrency: "concurrent atomic", concurrent: "atomic", container: "docker",
     counter: "atomic", crewai: "langgraph", cron: "schedule", daemon: "service systemd", dashboard: "prometheus status", db: "database", debugging: "debug",
     delegate: "supervisor", delegates: "supervisor", deployment: "deploy", disk: "space", dollar: "cost", e2ee: "omemo encryption", erase: "delete", escalate: "handover human",
-    eval: "evaluate", evals: "evaluate", evaluation: "evaluate", expense: "cost", firewall: "port", forbid: "access restrict", gemini: "anthropic",
+    eval: "evaluate", evals: "evaluate", evaluation: "evaluate", expense: "cost", expose: "http reach", firewall: "port", forbid: "access restrict", gemini: "anthropic",
     gpt: "openai", greet: "first", gui: "web", handoff: "handover human", handover: "human", hitl: "human approval", housekeeping: "retention", image: "picture vision",
     images: "picture vision", isolate: "isolation", jabber: "xmpp", jid: "address", journal: "log", journald: "log", k8s: "kubernetes",
     langchain: "langgraph", latency: "slow fast", lets: "certificate", lock: "atomic", lockout: "banned fail2ban", locked: "banned fail2ban", log: "logging",

@@ -411,6 +411,10 @@ QUESTIONS = {
         "questions/#how-do-i-stop-an-agent-from",
     },
     "How do I protect my wallet from a chatty user?": {"how-to/guardrails-and-budgets/", "questions/#how-do-i-cap-the-cost"},
+    "bearer token": {"how-to/doors/"},
+    "How do I expose an agent as an API?": {"how-to/doors/", "how-to/openai/"},
+    "port in use": {"how-to/doors/", "questions/#the-port-is-in-use"},
+    "model_not_found": {"how-to/openai/", "questions/#why-does-a-client-get-model_not_found"},
     "PeerTimeoutError": {"tutorial/4-agents-ask-agents/", "how-to/testing-agents/#problems"},
 }
 
