@@ -19,7 +19,7 @@ from spade_coreason.exceptions import ConfigError, QuestionExpiredError
 
 from .connection import Connection, describe_error
 from .errors import RemoteAgentError, TaskLostError, UnusableAnswerError
-from .reading import clean_line, derive_message_id, join_texts, make_parts
+from .reading import QuestionForm, clean_line, derive_message_id, join_texts, make_parts, read_form
 from .writer import ReplyWriter, replay
 
 TASK_EVENT = "ai.coreason.a2a.task"
@@ -88,7 +88,7 @@ class Exchange:
             end = await self._follow(message_id, parts)
             if end["state"] != "input_required":
                 break
-            parts = [{"text": await self._ask(end["text"])}]
+            parts = [{"text": await self._ask(end)}]
             self._number += 1
             self._answered, self._written = end["question"], end["written"]
         self.is_open = end["state"] == "auth_required"
@@ -123,7 +123,8 @@ class Exchange:
     async def _follow(self, message_id: str, parts: list[dict[str, Any]]) -> dict[str, Any]:
         """Write the answer until the task ends or needs something, as a durable step.
 
-        The result has the `state`, its `text`, the `outputs` until then, what is `written`, and the key of the `question`.
+        The result has the `state`, its `text`, the `outputs` until then, what is `written`, and of a question the key as
+        `question`, its `choices` and its `schema`.
         """
         is_new = False
 
@@ -242,7 +243,7 @@ class Exchange:
         return await self._write_status(task.status, writer)
 
     async def _write_status(self, status: Any, writer: ReplyWriter) -> dict[str, Any] | None:
-        text = join_texts(status.message.parts)
+        text, form = join_texts(status.message.parts), None
         if status.state == TaskState.TASK_STATE_COMPLETED:
             await writer.close()
             await writer.add_parts(status.message.parts)
@@ -252,11 +253,15 @@ class Exchange:
         elif status.state == TaskState.TASK_STATE_INPUT_REQUIRED:
             if self._answered and _question_key(status) == self._answered:
                 return None  # it has not taken the answer up yet
+            await writer.withdraw(text)
             await writer.close()
-            await writer.add_parts(part for part in status.message.parts if part.WhichOneof("content") != "text")
-        return await self._end_with(status.state, text, writer, _question_key(status))
+            form = read_form(status.message.parts)
+            await writer.add_parts(form.others)
+        return await self._end_with(status.state, text, writer, _question_key(status), form)
 
-    async def _end_with(self, state: int, text: str, writer: ReplyWriter, question: str = "") -> dict[str, Any]:
+    async def _end_with(
+        self, state: int, text: str, writer: ReplyWriter, question: str = "", form: QuestionForm | None = None
+    ) -> dict[str, Any]:
         await writer.close()
         is_question = state == TaskState.TASK_STATE_INPUT_REQUIRED
         return {
@@ -265,16 +270,24 @@ class Exchange:
             "outputs": writer.outputs,
             "written": writer.written,
             "question": question,
+            "choices": [] if form is None else list(form.choices),
+            "schema": None if form is None else form.schema,
         }
 
     # Ends
 
-    async def _ask(self, question: str) -> str:
-        """Ask the person behind the request for the agent, and return their answer."""
-        text = question.strip() or translate("The remote agent {agent} needs more from you.", agent=self.name)
+    async def _ask(self, end: Mapping[str, Any]) -> str:
+        """Ask the person behind the request what the agent asks at the `end` of a round, and return their answer."""
+        text = end["text"].strip() or translate("The remote agent {agent} needs more from you.", agent=self.name)
         values = {"agent": self.name, "question": clean_line(text)}
+        choices, schema = end.get("choices", ()), end.get("schema")  # a step of an earlier version has none
         try:
-            return (await self.response.ask_person(text)).text
+            if schema is not None:
+                try:
+                    return (await self.response.ask_person(text, schema=schema)).text
+                except ValueError:
+                    pass  # perhaps no value can be checked against it
+            return (await self.response.ask_person(text, choices=choices)).text
         except QuestionExpiredError as error:
             problem = translate("The remote agent {agent} asked, and no one answered in time: {question}", **values)
             raise RemoteAgentError(problem) from error

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID, uuid5
 
 from spade_coreason import AgentDefinition
 from spade_coreason.contracts import AgentCapability, AgentMetadata
 from spade_coreason.contracts.manifest import derive_agent_id
+from spade_coreason.domain.questions import MAX_CHOICES
+from spade_coreason.domain.texts.json_text import dump_json
 from spade_coreason.domain.texts.terminal_text import escape_label
 
 MAX_LINE_CHARACTERS = 300
 _MAX_SKILLS = 99
 _MAX_DESCRIPTION_CHARACTERS = 1000
 _MAX_NAME_CHARACTERS = 100
+_MAX_CHOICE_CHARACTERS = 200
+_MAX_SCHEMA_CHARACTERS = 10_000
 _MESSAGE_NAMESPACE = UUID("5a1ea2b0-2f5c-5d0e-9c0b-7f0d5a6e4c11")
 _QUERY = {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]}
 _WHOLE = 2**53
@@ -107,6 +111,52 @@ def read_data(value: Any) -> dict[str, Any]:
     """Return the data of a part as a JSON object. Any other value is its `value`. Whole numbers are integers again."""
     data = _restore_integers(value)
     return data if isinstance(data, dict) else {"value": data}
+
+
+class QuestionForm(NamedTuple):
+    """How a question can be answered, by a choice or a value that fits a JSON Schema, and the parts that are no text."""
+
+    choices: tuple[str, ...]
+    schema: dict[str, Any] | None
+    others: list[Any]
+
+
+def read_form(parts: Iterable[Any]) -> QuestionForm:
+    """Read the parts of the message of a question (ProtoBuf).
+
+    A data part is `{"choices": […]}` or `{"schema": {…}}`, as the A2A door of this platform sends them. One that cannot be
+    shown to a person is among the `others`.
+    """
+    from google.protobuf.json_format import MessageToDict  # the agent is imported without the extra, too
+
+    choices: tuple[str, ...] = ()
+    schema: dict[str, Any] | None = None
+    others: list[Any] = []
+    for part in parts:
+        kind = part.WhichOneof("content")
+        data = read_data(MessageToDict(part.data)) if kind == "data" else {}
+        if data and not choices and schema is None and set(data) <= {"choices", "schema"}:
+            if "choices" in data and _are_choices(data["choices"]):
+                choices = tuple(data["choices"])
+                continue
+            if "choices" not in data and _is_short_schema(data["schema"]):
+                schema = data["schema"]
+                continue
+        if kind not in ("text", None):
+            others.append(part)
+    return QuestionForm(choices, schema, others)
+
+
+def _are_choices(value: Any) -> bool:
+    return (
+        isinstance(value, list)
+        and 0 < len(value) <= MAX_CHOICES
+        and all(isinstance(one, str) and one.strip() and clean_line(one, _MAX_CHOICE_CHARACTERS) == one for one in value)
+    )
+
+
+def _is_short_schema(value: Any) -> bool:
+    return isinstance(value, dict) and len(dump_json(value)) <= _MAX_SCHEMA_CHARACTERS
 
 
 def _restore_integers(value: Any) -> Any:

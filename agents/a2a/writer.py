@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,6 +28,8 @@ _MAX_OUTPUTS = 1000
 _MAX_THOUGHTS = 1000
 """The most thoughts of an answer that are shown."""
 _MAX_ID_CHARACTERS = 200
+_END_AFTER_S = 1.0
+"""Seconds until the stream of a complete artifact ends. A question with the same text that comes earlier takes its place."""
 
 
 @dataclass(eq=False)
@@ -60,6 +63,10 @@ class ReplyWriter:
     files: Files | None
     _shown: dict[str, _ShownArtifact] = field(default_factory=dict)
     _stored: list[dict[str, Any]] = field(default_factory=list)
+    _complete: _ShownArtifact | None = None
+    """The last artifact, if it is complete and its stream is still open, because it may be a question."""
+    _ending: asyncio.Task[None] | None = None
+    """Ends this stream soon."""
     _last_thought: str = ""
     _thought_count: int = 0
     _character_count: int = 0
@@ -80,6 +87,7 @@ class ReplyWriter:
 
     async def add_artifact(self, artifact: Any, *, append: bool = False, is_last: bool = False) -> None:
         """Write an artifact, or if `append` a further piece of it. What of it is written already is left out."""
+        await self._end_complete()
         shown = self._shown.setdefault(artifact.artifact_id[:_MAX_ID_CHARACTERS], _ShownArtifact())
         if len(self._shown) > _MAX_ARTIFACTS:
             raise UnusableAnswerError(translate("its answer has more than {limit} artifacts", limit=f"{_MAX_ARTIFACTS:,}"))
@@ -99,11 +107,14 @@ class ReplyWriter:
         for part in others if append else others[shown.part_count :]:
             shown.part_count += 1
             await self._add_part(part, artifact.name)
-        if is_last:
+        if is_last and others:
             await self._end(shown)
+        elif is_last:
+            self._complete, self._ending = shown, asyncio.create_task(self._end_later(shown))
 
     async def add_parts(self, parts: Iterable[Any]) -> None:
         """Write the parts of a message of the agent: its texts as one, then the others."""
+        await self._end_complete()
         listed = list(parts)
         text = join_texts(listed)
         if text.strip() and text.strip() not in [str(one.get("text", "")).strip() for one in self._stored]:
@@ -114,8 +125,18 @@ class ReplyWriter:
             if part.WhichOneof("content") not in ("text", None):
                 await self._add_part(part, "")
 
+    async def withdraw(self, question: str) -> None:
+        """Take back the text of an open stream that is the question which follows."""
+        self._take_complete()
+        for shown in self._shown.values():
+            if shown.stream is not None and shown.length and "".join(shown.pieces).strip() == question.strip():
+                shown.output["text"] = ""
+                stream, shown.stream = shown.stream, None
+                await stream.replace("", "the remote agent asks this")
+
     async def add_thought(self, text: str) -> None:
         """Write a thought, unless it is the one before, or there were too many."""
+        await self._end_complete()
         line = clean_line(text, 1000)
         if line and line != self._last_thought and self._thought_count < _MAX_THOUGHTS:
             self._last_thought, self._thought_count = line, self._thought_count + 1
@@ -123,11 +144,13 @@ class ReplyWriter:
 
     async def close(self) -> None:
         """End all streams. They are stored from then on."""
+        self._take_complete()
         for shown in self._shown.values():
             await self._end(shown)
 
     async def drop(self, reason: str) -> None:
         """End all streams as incomplete, and forget what was written: another answer follows."""
+        self._take_complete()
         for shown in self._shown.values():
             if shown.stream is not None:
                 await shown.stream.abort(reason)
@@ -147,6 +170,21 @@ class ReplyWriter:
             shown.output["text"] = "".join(shown.pieces[shown.first_of_stream :])
             await shown.stream.close()
             shown.stream = None
+
+    async def _end_later(self, shown: _ShownArtifact) -> None:
+        await asyncio.sleep(_END_AFTER_S)
+        self._complete = self._ending = None
+        await self._end(shown)
+
+    async def _end_complete(self) -> None:
+        if (shown := self._take_complete()) is not None:
+            await self._end(shown)
+
+    def _take_complete(self) -> _ShownArtifact | None:
+        if self._ending is not None:
+            self._ending.cancel()
+        shown, self._complete, self._ending = self._complete, None, None
+        return shown
 
     async def _add_part(self, part: Any, title: str) -> None:
         kind = part.WhichOneof("content")

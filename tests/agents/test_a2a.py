@@ -7,6 +7,7 @@ import json
 from contextlib import AsyncExitStack
 from datetime import timedelta
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +19,10 @@ from agents.a2a.options import CARD_PATH
 from spade_coreason import AgentDefinition, AgentRequest, AgentTester, Peers, Response, Session
 from spade_coreason.domain.policy import Policy
 from spade_coreason.exceptions import PeerFailedError, PeerParkedError
+from tests.support.a2a_door import serve_a2a
 from tests.support.a2a_server import JSONRPC, REST, A2AServer, ScriptedExecutor, make_card, run_a2a_server
+from tests.support.door_agents import Desk
+from tests.support.doors import KEY
 from tests.support.errors import ExpectedErrors
 from tests.support.isolation import WARM_ISOLATION
 from tests.support.questions import code_of
@@ -233,6 +237,57 @@ async def test_peers_find_and_ask_it() -> None:
             ("chat", "streaming", "Knows the weather"),
             ("forecast", "streaming", "Forecast: Tells tomorrow's weather (rain, sun)"),
         ]
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+async def test_a_question_of_another_platform_has_its_choices_and_is_shown_once(tmp_path: Path, restarts: bool) -> None:
+    async with serve_a2a(f"sqlite+aiosqlite:///{tmp_path}/there.db", Desk()) as server:
+        options: dict[str, Any] = {
+            "url": server.url,
+            "headers": {"Authorization": f"Bearer {KEY}"},
+            "allow_private": LOOPBACK,
+            "poll_s": 0.02,
+        }
+        async with AgentTester(partial(RemoteA2AAgent, **options)) as t:
+            [asked] = await t.say("ask")
+            assert asked.startswith("Which colour?\n\n1. red\n2. blue\n\n")
+            [question] = await t.questions()
+            assert (question.text, question.choices) == ("Which colour?", ("red", "blue"))
+            if restarts:
+                await t.restart()
+            said = await t.say("blue")
+            await t.settled()
+            assert [*said, *t.unread()] == ["painted blue"]
+
+
+@pytest.mark.parametrize(
+    ("form", "choices", "schema", "shown"),
+    [
+        ({"choices": ["Vigo", "Lugo"]}, ("Vigo", "Lugo"), None, False),
+        ({"schema": {"type": "string", "maxLength": 4}}, (), {"type": "string", "maxLength": 4}, False),
+        ({"schema": {"type": "no such type"}}, (), None, False),
+        ({"choices": ["x"] * 21}, (), None, True),
+        ({"choices": ["x" * 201]}, (), None, True),
+        ({"choices": ["one\ntwo"]}, (), None, True),
+        ({"choices": [1, 2]}, (), None, True),
+        ({"choices": "ab"}, (), None, True),
+        ({"choices": ["a"], "note": "b"}, (), None, True),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+async def test_choices_and_a_schema_are_asked_if_a_person_can_read_them(
+    form: dict[str, Any], choices: tuple[str, ...], schema: dict[str, Any] | None, shown: bool
+) -> None:
+    async with run_a2a_server() as server, AgentTester(remote(server)) as t:
+        said = await t.say(f"form {json.dumps(form)}")
+        assert [text.startswith("```") for text in said] == ([True, False] if shown else [False])
+        [question] = await t.questions()
+        assert (question.text, question.choices) == ("Which city?", choices)
+        if schema is not None:
+            [refusal] = await t.say(f"/answer {question.code} Lugones")
+            assert "Lugones" in refusal or "4" in refusal
+        assert (await answer(t, question.code, "Vigo"))[-1] == "Sunny in Vigo."
+    assert texts_sent(server)[1:] == ["Vigo"]
 
 
 async def test_a_program_is_told_that_the_agent_asks() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -94,6 +95,10 @@ class ScriptedExecutor(AgentExecutor):  # type: ignore[misc]  # the SDK is not c
     async def _do_ask(self, updater: TaskUpdater, rest: str) -> None:
         await updater.add_artifact([new_text_part("I know the sky. ")], artifact_id="text")
         await updater.requires_input(updater.new_agent_message([new_text_part("Which city?")]))
+
+    async def _do_form(self, updater: TaskUpdater, rest: str) -> None:
+        parts = [new_text_part("Which city?"), new_data_part(json.loads(rest))]
+        await updater.requires_input(updater.new_agent_message(parts))
 
     async def _do_answer(self, updater: TaskUpdater, rest: str) -> None:
         if rest == "again":
