@@ -14,7 +14,7 @@ from google.protobuf.json_format import ParseDict
 from spade_coreason import AgentRequest, Files, Response, Session
 from spade_coreason.contracts import CloudEvent
 from spade_coreason.domain.questions import MAX_QUESTION_CHARACTERS
-from spade_coreason.domain.texts.translation import translate
+from spade_coreason.domain.texts.translation import N_, translate
 from spade_coreason.exceptions import ConfigError, QuestionExpiredError
 
 from .connection import Connection, describe_error
@@ -193,7 +193,7 @@ class Exchange:
                 if not may_send_again:
                     raise
                 may_send_again = False
-                await writer.drop("the remote agent has lost its task")
+                await writer.drop(N_("the remote agent has lost its task"))
                 writer = self._make_writer()
                 await self._send_again(message_id, parts)
                 continue
@@ -238,8 +238,7 @@ class Exchange:
         return await self._write_status(event.status_update.status, writer)
 
     async def _write_task(self, task: Task, writer: ReplyWriter) -> dict[str, Any] | None:
-        for artifact in task.artifacts:
-            await writer.add_artifact(artifact)
+        await writer.follow_task(task.artifacts, is_over=task.status.state in _ENDED)
         return await self._write_status(task.status, writer)
 
     async def _write_status(self, status: Any, writer: ReplyWriter) -> dict[str, Any] | None:

@@ -12,7 +12,7 @@ from google.protobuf.json_format import MessageToDict
 from spade_coreason import Files, Response
 from spade_coreason.contracts.authoring import Stream
 from spade_coreason.domain.texts.json_text import dump_json
-from spade_coreason.domain.texts.translation import translate
+from spade_coreason.domain.texts.translation import N_, translate
 from spade_coreason.exceptions import UploadError
 
 from .errors import UnusableAnswerError
@@ -28,6 +28,7 @@ _MAX_OUTPUTS = 1000
 _MAX_THOUGHTS = 1000
 """The most thoughts of an answer that are shown."""
 _MAX_ID_CHARACTERS = 200
+_ANEW = N_("the remote agent has written this anew")
 _END_AFTER_S = 1.0
 """Seconds until the stream of a complete artifact ends. A question with the same text that comes earlier takes its place."""
 
@@ -98,7 +99,7 @@ class ReplyWriter:
                 text = text[length:]
             else:  # the agent has written it anew
                 if shown.stream is not None:
-                    await shown.stream.abort("the remote agent has written this anew")
+                    await shown.stream.abort(_ANEW)
                     shown.stream = None
                 shown.earlier_length, shown.pieces = 0, []
         if text:
@@ -111,6 +112,36 @@ class ReplyWriter:
             await self._end(shown)
         elif is_last:
             self._complete, self._ending = shown, asyncio.create_task(self._end_later(shown))
+
+    async def follow_task(self, artifacts: Iterable[Any], *, is_over: bool) -> None:
+        """Write the artifacts of a whole task. `is_over`: nothing is added to them.
+
+        An open stream whose artifact is none of them was written anew. It goes on with a new artifact that begins with its
+        text. Otherwise it is taken back: the text of a task that is over replaces it.
+        """
+        await self._end_complete()
+        listed = {artifact.artifact_id[:_MAX_ID_CHARACTERS]: artifact for artifact in artifacts}
+        new = {name: join_texts(artifact.parts) for name, artifact in listed.items() if name not in self._shown}
+        for name, shown in list(self._shown.items()):
+            if shown.stream is None or name in listed:
+                continue
+            del self._shown[name]
+            text = "".join(shown.pieces)
+            heir = next((other for other, whole in new.items() if whole.startswith(text) and not shown.earlier_length), None)
+            goes_on = heir is not None
+            if heir is None and is_over:
+                heir = next((other for other, whole in new.items() if whole), None)
+            if heir is not None:
+                self._shown[heir], whole = shown, new.pop(heir)
+            else:
+                whole = ""
+            if not goes_on:
+                self._count(whole)
+                shown.output["text"], shown.pieces, shown.earlier_length, shown.part_count = whole, [whole], 0, 0
+                stream, shown.stream = shown.stream, None
+                await stream.replace(whole, _ANEW)
+        for artifact in listed.values():
+            await self.add_artifact(artifact)
 
     async def add_parts(self, parts: Iterable[Any]) -> None:
         """Write the parts of a message of the agent: its texts as one, then the others."""

@@ -455,6 +455,40 @@ async def test_a_piece_that_is_in_the_task_and_in_the_stream_that_was_joined_lat
         assert not server.refusals
 
 
+@pytest.mark.parametrize("text", ["0 1 2 3 4", "another answer"])
+@pytest.mark.parametrize("is_over", [True, False])
+@pytest.mark.parametrize("by_program", [True, False])
+async def test_a_text_that_is_written_anew_under_another_id_takes_the_place_of_its_beginning(
+    text: str, is_over: bool, by_program: bool
+) -> None:
+    def task(state: str, *artifacts: dict[str, Any]) -> dict[str, Any]:
+        return {"id": "t", "contextId": "c", "status": {"state": f"TASK_STATE_{state}"}, "artifacts": artifacts}
+
+    def artifact(ident: str, words: str) -> dict[str, Any]:
+        return {"artifactId": ident, "parts": [{"text": words}]}
+
+    def rpc(result: dict[str, Any]) -> dict[str, Any]:
+        return {"jsonrpc": "2.0", "id": 1, "result": result}
+
+    def stream(*events: dict[str, Any]) -> Response:
+        return Response("".join(f"data: {json.dumps(rpc(event))}\n\n" for event in events), media_type="text/event-stream")
+
+    first, rest = artifact("b", text[:6]), artifact("b", text[6:])
+    done = JSONResponse(rpc(task("COMPLETED", artifact("b", text))))
+    anew = [
+        {"artifactUpdate": {"taskId": "t", "contextId": "c", "artifact": first}},
+        {"artifactUpdate": {"taskId": "t", "contextId": "c", "artifact": rest, "append": True, "lastChunk": True}},
+    ]
+    begun = [JSONResponse(rpc(task("WORKING"))), stream({"task": task("WORKING")}, *anew), done]
+    async with run_a2a_server([JSONRPC]) as server, AgentTester(remote(server.url)) as t:
+        server.refusals = [stream({"task": task("WORKING", artifact("a", "0 1 2 "))}), *([done] if is_over else begun)]
+        if by_program:
+            assert (await t.ask("slow")).text == text
+        else:
+            assert await t.say("slow") == [text]
+        assert not server.refusals
+
+
 async def test_an_agent_that_is_silent_when_its_task_is_looked_up_is_left_after_its_time() -> None:
     async def say_nothing(scope: Any, receive: Any, send: Any) -> None:
         while (await receive())["type"] != "http.disconnect":
