@@ -113,7 +113,7 @@ class RemoteA2AAgent:
             await exchange.run()
         except RemoteAgentError as error:
             if error.remedy:
-                log.warning("%s (%s)", error, error.remedy)
+                log.warning("%s%s (%s)", self._place, error, error.remedy)
             if error.was_not_sent:
                 self._connection = None  # it may have moved, which its card says
             if exchange.is_open and not isinstance(error, TaskLostError):
@@ -124,6 +124,11 @@ class RemoteA2AAgent:
             if exchange.is_open and self._peers is not None and not self._peers.is_stopping:
                 self._cancel_later(exchange.task_id)
             raise
+
+    @property
+    def _place(self) -> str:
+        """The beginning of log lines: the JID of this agent."""
+        return f"{self._peers.jid}: " if self._peers is not None else ""
 
     async def _connect(self) -> Connection:
         """Return the connection. The first call, and one after a failure, fetches the card. RemoteAgentError."""
@@ -156,7 +161,8 @@ class RemoteA2AAgent:
             self._connection = await self._open(tries)
         except RemoteAgentError as error:
             level = logging.DEBUG if self._refresher is not None else logging.WARNING
-            log.log(level, "%s%s Its card is fetched again later.", error, f" ({error.remedy})" if error.remedy else "")
+            remedy = f" ({error.remedy})" if error.remedy else ""
+            log.log(level, "%s%s%s Its card is fetched again later.", self._place, error, remedy)
 
     async def _keep_fresh(self) -> None:
         while True:
@@ -174,7 +180,7 @@ class RemoteA2AAgent:
             async with asyncio.timeout(self._options.timeout_s):
                 await (await self._connect()).cancel_task(task_id)
         except (RemoteAgentError, TimeoutError) as error:
-            log.info("a task of %s is not cancelled: %s", self._manifest.metadata.name, error)
+            log.info("%sa task of %s is not cancelled: %s", self._place, self._manifest.metadata.name, error)
 
 
 _DESCRIPTION = N_("An agent elsewhere, which is asked by A2A")

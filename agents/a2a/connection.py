@@ -239,7 +239,8 @@ def describe_error(name: str, error: Exception) -> RemoteAgentError:
             remedy = "for an authority of your own, set server.tls.ca_file to its certificate"
             return _make_error(name, translate("its certificate is not trusted"), remedy=remedy)
         problem = translate("it cannot be reached") if was_not_sent else translate("the connection fails")
-        return _make_error(name, problem, is_transient=True, was_not_sent=was_not_sent)
+        remedy = "check the address options.url, and whether the remote agent runs" if was_not_sent else ""
+        return _make_error(name, problem, is_transient=True, was_not_sent=was_not_sent, remedy=remedy)
     if isinstance(error, A2AError) and not isinstance(error, A2AClientError):
         return _make_error(name, translate("it refuses this: {message}", message=clean_line(error.message)))
     return _make_error(name, translate("its answer is not A2A 1.0"))
@@ -259,7 +260,8 @@ def _describe_status(name: str, response: httpx.Response) -> RemoteAgentError:
         problem = translate("it refuses access (HTTP {status})", status=status)
         return _make_error(name, problem, remedy="set options.headers, such as Authorization")
     if status not in _UNAVAILABLE_STATUSES:
-        return _make_error(name, translate("its server answers HTTP {status}", status=status))
+        remedy = "check options.url: it is the address above /.well-known/agent-card.json, or that of the card"
+        return _make_error(name, translate("its server answers HTTP {status}", status=status), remedy=remedy)
     retry_after_s = _read_retry_after(response)
     was_not_sent = status in _NOT_SENT_STATUSES
     problem = translate("it is not available now (HTTP {status})", status=status)

@@ -154,12 +154,22 @@ async def test_an_agent_that_is_down_is_asked_again_later(caplog: pytest.LogCapt
     async with AgentTester(remote(server.url)) as t:
         assert t.agent.manifest.metadata.name == "127.0.0.1"
         [warning] = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-        assert warning.startswith("The remote agent 127.0.0.1 cannot answer: it cannot be reached.")
+        problem = "The remote agent 127.0.0.1 cannot answer: it cannot be reached."
+        remedy = "check the address options.url, and whether the remote agent runs"
+        assert warning == f"{t.jid}: {problem} ({remedy}) Its card is fetched again later."
         assert await t.say("say hello") == ["The remote agent 127.0.0.1 cannot answer: it cannot be reached."]
         async with run_a2a_server(port=port):
             assert await t.say("say hello") == ["hello"]
             [card] = t.runtimes[t.jid].parts.peers.finder.platform.list_for("other@localhost")
             assert card.name == "Weather desk"
+
+
+async def test_the_log_names_the_agent_here_and_a_remedy(caplog: pytest.LogCaptureFixture) -> None:
+    async with WebServer({CARD_PATH: page(status="404 Not Found")}) as web, AgentTester(remote(web.url(""))) as t:
+        await t.say("say hello")
+    warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    problem = "The remote agent 127.0.0.3 cannot answer: its server answers HTTP 404. (check options.url: "
+    assert [line.startswith(f"{t.jid}: {problem}") for line in warnings] == [True, True]
 
 
 async def test_a_card_that_comes_byte_by_byte_holds_up_no_start(caplog: pytest.LogCaptureFixture) -> None:
@@ -171,10 +181,10 @@ async def test_a_card_that_comes_byte_by_byte_holds_up_no_start(caplog: pytest.L
             await asyncio.sleep(0.02)
 
     web = WebServer({CARD_PATH: drip})
-    async with asyncio.timeout(TIMEOUT_S), web, AgentTester(remote(web.url(""), timeout_s=0.2)):
+    async with asyncio.timeout(TIMEOUT_S), web, AgentTester(remote(web.url(""), timeout_s=0.2)) as t:
         assert len(web.requests) == 1
     [warning] = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-    assert warning.startswith("The remote agent 127.0.0.3 cannot answer: it does not answer in time.")
+    assert warning.startswith(f"{t.jid}: The remote agent 127.0.0.3 cannot answer: it does not answer in time.")
 
 
 async def test_an_agent_that_has_moved_is_found_by_its_card() -> None:
@@ -475,7 +485,7 @@ async def test_a_text_that_is_written_anew_under_another_id_takes_the_place_of_i
 
     first, rest = artifact("b", text[:6]), artifact("b", text[6:])
     done = JSONResponse(rpc(task("COMPLETED", artifact("b", text))))
-    anew = [
+    anew: list[dict[str, Any]] = [
         {"artifactUpdate": {"taskId": "t", "contextId": "c", "artifact": first}},
         {"artifactUpdate": {"taskId": "t", "contextId": "c", "artifact": rest, "append": True, "lastChunk": True}},
     ]

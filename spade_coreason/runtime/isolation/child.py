@@ -217,7 +217,7 @@ class _Child:
 
         return Injectables(
             manifest_file=Path(build["manifest"]) if build["manifest"] else None,
-            peers=lambda: ForwardedPeers(connection, build["topic_broker"]),
+            peers=lambda: ForwardedPeers(jid, connection, build["topic_broker"]),
             people=lambda: People(jid, lambda: ForwardedNotifier(connection)),
             memory=open_memory if memory is not None else None,
             knowledge=lambda: ForwardedKnowledge(connection),

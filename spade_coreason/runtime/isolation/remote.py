@@ -392,7 +392,8 @@ class ForwardedResponse:
 class ForwardedPeers(Peers):
     """The other agents. The platform sends the requests and receives the replies."""
 
-    def __init__(self, connection: PlatformConnection, topic_broker: str | None) -> None:
+    def __init__(self, jid: str, connection: PlatformConnection, topic_broker: str | None) -> None:
+        self._own_jid = jid
         self._connection = connection
         self._topic_broker = topic_broker
         self._by_capability = CapabilityRequests(self.find, self.stream)

@@ -163,6 +163,11 @@ class Peers:
         self._fan_out = options.fan_out
 
     @property
+    def jid(self) -> str:
+        """The bare JID of the agent that asks."""
+        return self._own_jid
+
+    @property
     def is_stopping(self) -> bool:
         """True while a stop of the platform cancels the running turns, whose requests run again after the next start."""
         return self._requests.is_stopping()
