@@ -86,6 +86,11 @@ class RemoteA2AAgent:
         """The manifest of the agent."""
         return self._manifest
 
+    @property
+    def awaits_card(self) -> bool:
+        """True until the manifest is made from the card."""
+        return not self._has_own_manifest and self._connection is None
+
     async def startup(self) -> None:
         """Fetch the card. If the remote agent cannot be reached now, it is fetched later."""
         await self._refresh(tries=1)  # the platform waits for it

@@ -22,7 +22,7 @@ from ..exceptions import (
     StoreError,
 )
 from . import errors
-from .dry_run import HasApprovers, HasMCPServers, HasModels, build_unstarted_agent
+from .dry_run import HasApprovers, HasCard, HasMCPServers, HasModels, build_unstarted_agent
 from .settings import sqlite_file
 
 if TYPE_CHECKING:
@@ -194,7 +194,9 @@ async def _check_agents(settings: Settings) -> AsyncIterator[Finding]:
             yield error_finding(jid, error)
             continue
         metadata = built.manifest.metadata
-        yield Finding(jid, "good", f"{agent.agent} ({metadata.name} {metadata.version})")
+        awaits_card = isinstance(built, HasCard) and built.awaits_card
+        shown = f"{metadata.name}; its card is read at the start" if awaits_card else f"{metadata.name} {metadata.version}"
+        yield Finding(jid, "good", f"{agent.agent} ({shown})")
         group = built.approvers if isinstance(built, HasApprovers) else None
         if group is not None and (mistake := find_approver_problem(settings, agent, group)) is not None:
             yield error_finding(jid, ConfigError(f"{place}.options.approvals.approvers", mistake))

@@ -38,6 +38,14 @@ class HasApprovers(Protocol):
     def approvers(self) -> str | None: ...
 
 
+@runtime_checkable
+class HasCard(Protocol):
+    """An agent whose manifest may come from elsewhere: until its card is read, it has only a name."""
+
+    @property
+    def awaits_card(self) -> bool: ...
+
+
 def build_unstarted_agent(settings: Settings, number: int) -> Agent:
     """Build a configured agent without starting it. Raise ConfigError as `load_agent` and `load_interceptors` do."""
     from ..memory import AgentInteractionMemory

@@ -25,6 +25,8 @@ from agents.a2a import RemoteA2AAgent
 from agents.a2a.options import CARD_PATH, RemoteOptions
 from agents.a2a.transport import PolicyTransport
 from spade_coreason import AgentDefinition, AgentTester, ConfigError
+from spade_coreason.cli.checks import check_settings
+from spade_coreason.config import load_settings
 from spade_coreason.domain.environment.https_trust import HttpsTrust
 from spade_coreason.exceptions import PeerFailedError
 from spade_coreason.runtime import Files, PeerEvent
@@ -215,6 +217,15 @@ async def test_texts_of_a_card_are_shortened_and_have_no_hidden_characters() -> 
             assert metadata.name.startswith("Ev\\u202eil \\x07desk") or metadata.name.startswith("Ev\\u202eil")
             assert (len(metadata.name), metadata.version) == (100, "0.0.0")
             assert len(t.agent.manifest.capabilities[0].description) == 1000
+
+
+async def test_check_says_that_a_card_is_read_at_the_start(tmp_path: Path) -> None:
+    agent = "spade_coreason.agents.a2a:RemoteA2AAgent"
+    weather = {"jid": "weather@localhost", "agent": agent, "options": {"url": "https://agent.example"}}
+    (tmp_path / "platform.yaml").write_text(json.dumps({"agents": [weather], "data_dir": str(tmp_path / "data")}))
+    findings = await check_settings(load_settings(tmp_path / "platform.yaml", tmp_path, {}))
+    [finding] = [finding for finding in findings if finding.subject == "weather@localhost"]
+    assert (finding.verdict, finding.text) == ("good", f"{agent} (agent.example; its card is read at the start)")
 
 
 # Addresses
