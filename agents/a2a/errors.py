@@ -33,4 +33,4 @@ class UnusableAnswerError(CoReasonError):
 
 
 class TaskLostError(RemoteAgentError):
-    """The remote agent does not know the task (any more)."""
+    """The remote agent does not know the task."""

@@ -234,7 +234,6 @@ class Database(ABC):
         self._row_sources: list[Callable[[], Rows]] = []
         self._gather_handle: asyncio.Handle | None = None
         self._is_writing = False
-        self._has_lookups = False
         self._was_batch_small = True
         """True if the last batch had no more writes than a single turn."""
         self._is_closed = False
@@ -479,17 +478,11 @@ class Database(ABC):
             self._pending.append(self._commit_deferred())
         if self._pending:
             batch, self._pending = self._pending, []
-            if self._has_lookups:
-                batch = self._choose_batch(batch)
             self._is_writing = True
             if self._writer_hook is None:
                 self._write_batch(batch)
             else:
                 self._writer_hook(batch, self._write_batch)
-
-    def _choose_batch(self, batch: list[Any]) -> list[Any]:
-        """Return the part of a batch with lookups that is to run first. The rest is pending again."""
-        return batch
 
     def _on_writer_idle(self) -> None:
         """Gather the next batch, because the writer is idle."""
