@@ -41,7 +41,7 @@ from ..runtime import (
     find_agent,
     find_agents,
 )
-from ..storage import Database, RunningRequests, index_outdated_passages, open_database, record_crash
+from ..storage import Database, RunningRequests, index_outdated_passages, open_database, record_crash, restore_kept
 from ..xmpp import BackOff, HostedAgent, LocalServer, ServerEndpoint, describe_start_error
 from .accounts import GUEST_USER, LocalAccounts
 from .agent_builder import AgentBuilder
@@ -245,6 +245,7 @@ class Platform:
                 "the event loop was blocked for %g s or more when the platform was killed; see %s", self._blocked_s, stacks
             )
         is_stop = running.is_stopping and not blocking_row
+        await restore_kept(self.database, running.kept)
         crashed = await record_crash(self.database, running.rows, utc_now(), blocking_row, is_stop=is_stop)
         self._crash_guard = CrashGuard(running, crashed, is_after_stop=is_stop)
         running.clear()

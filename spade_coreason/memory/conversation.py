@@ -58,6 +58,8 @@ class ActiveConversation:
     """The variables of the agent that everybody shares."""
     last_reply: str = ""
     echo_count: int = 0
+    has_run: bool = False
+    """True once a turn has begun since it was loaded."""
     root_person: ActivePerson | None = None
     """The person for whom an agent asked last, if the conversation is one of an agent."""
     session_uuid: UUID = field(init=False)

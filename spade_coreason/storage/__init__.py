@@ -15,6 +15,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
             "drop_failed_request",
             "load_failed_requests",
             "record_crash",
+            "restore_kept",
             "retry_failed_request",
         ],
         "backends.database": ["Commit", "Database", "Rows"],

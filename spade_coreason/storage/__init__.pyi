@@ -28,6 +28,7 @@ from .crashes import (
     drop_failed_request as drop_failed_request,
     load_failed_requests as load_failed_requests,
     record_crash as record_crash,
+    restore_kept as restore_kept,
     retry_failed_request as retry_failed_request,
 )
 from .dedup import (

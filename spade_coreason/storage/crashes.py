@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import uuid4
 
+from pydantic_core import from_json, to_json
 from sqlalchemy import Connection, delete, insert, select, update
 
 from ..domain.channel_kinds import DEFAULT_CHANNEL
 from ..domain.environment.private_files import open_private
 from ..domain.identifiers import NO_DIGEST
 from ..exceptions import StoreError
-from .backends.database import Database
+from .backends.database import Database, Rows
+from .backends.statements import RECEIVE, RECEIVED_COLUMNS, SET_CHANNEL
 from .dedup import DUPLICATE_DAYS
 from .records import PendingRequest, from_micros, to_micros
 from .schema import RECEIVED, crashed_requests, inbox
@@ -29,6 +31,10 @@ SPARE_SLOT = 0
 _STOP_SLOT = _SLOT_COUNT - 2
 """The slot that is not 0 while the platform stops."""
 _HOLDER_SLOT = _SLOT_COUNT - 1
+_KEPT_SLOTS = 64
+"""The number of slots, the first ones, whose requests can be kept."""
+_KEPT_BYTES = 4096
+_LENGTH_BYTES = 4
 
 CRASHES_UNTIL_SUSPECT = 2
 """A request that ran at so many crashes is a suspect: it runs alone."""
@@ -46,13 +52,16 @@ class RunningRequests:
 
     A turn takes a number out of `free_slots` and writes its row into `slots`. Once it is stored, its worker writes 0 and gives
     the number back. A turn that a stop cuts off leaves its row.
+
+    A turn may begin before its request is durable. If it ends the process, the request is nowhere, and comes again after each
+    start. So it is kept here until then (`keep`), and `restore_kept` stores it at the next start.
     """
 
     def __init__(self, path: Path | None = None) -> None:
-        size = _SLOT_COUNT * _SLOT_BYTES
+        size = _SLOT_COUNT * _SLOT_BYTES + _KEPT_SLOTS * _KEPT_BYTES
         mapped = mmap.mmap(-1, size) if path is None else _map_file(path, size)
         self._mapped = mapped
-        self.slots = memoryview(mapped).cast("Q")
+        self.slots = memoryview(mapped)[: _SLOT_COUNT * _SLOT_BYTES].cast("Q")
         """The row in the inbox of each running turn, by slot; 0 where none runs."""
         self.holder = self.slots[_HOLDER_SLOT:]
         """One number: the row of the turn that holds the event loop at this moment, else 0."""
@@ -74,6 +83,39 @@ class RunningRequests:
         """True while the platform stops, or if the process ended in a stop."""
         return self.slots[_STOP_SLOT] != 0
 
+    def keep(self, slot: int, rows: Rows) -> bool:
+        """Keep the request of a turn that has a slot: the rows of its commit. Return False if there is no room."""
+        statements = [number for number, _ in rows]
+        if not SPARE_SLOT < slot <= _KEPT_SLOTS or statements not in ([RECEIVE], [RECEIVE, SET_CHANNEL]):
+            return False
+        values = [value.hex() if isinstance(value, bytearray) else value for value in rows[0][1]]
+        values = [value() if callable(value) else value for value in values]
+        content = to_json([*values, rows[1][1][1] if len(rows) > 1 else None])
+        if len(content) > _KEPT_BYTES - _LENGTH_BYTES:
+            return False
+        begin = _kept_at(slot)
+        self._mapped[begin : begin + _LENGTH_BYTES + len(content)] = len(content).to_bytes(_LENGTH_BYTES) + content
+        return True
+
+    def drop(self, slot: int) -> None:
+        """Keep the request of a slot no longer."""
+        begin = _kept_at(slot)
+        self._mapped[begin : begin + _KEPT_BYTES] = bytes(_KEPT_BYTES)
+
+    @property
+    def kept(self) -> list[dict[str, Any]]:
+        """The requests that were kept, of the turns that run, or ran when the process ended: the columns of the inbox."""
+        found = []
+        for slot in range(SPARE_SLOT + 1, _KEPT_SLOTS + 1):
+            begin = _kept_at(slot) + _LENGTH_BYTES
+            length = int.from_bytes(self._mapped[begin - _LENGTH_BYTES : begin])
+            with suppress(ValueError):  # a power cut may have left a part of it
+                *values, channel = from_json(self._mapped[begin : begin + length])
+                columns = dict(zip(RECEIVED_COLUMNS, values, strict=True)) | {"channel": channel}
+                if columns["id"] == self.slots[slot]:
+                    found.append(columns | {name: bytes.fromhex(columns[name]) for name in ("key", "digest")})
+        return found
+
     def mark_stop(self) -> None:
         """Note that the platform stops: what is still running at the end of the process has not crashed it."""
         with suppress(OSError):  # the stop goes on
@@ -83,9 +125,12 @@ class RunningRequests:
 
     def clear(self) -> None:
         """Delete all entries."""
-        for slot in range(_SLOT_COUNT):
-            self.slots[slot] = 0
+        self._mapped[:] = bytes(len(self._mapped))
         self._mapped.flush()
+
+
+def _kept_at(slot: int) -> int:
+    return _SLOT_COUNT * _SLOT_BYTES + (slot - 1) * _KEPT_BYTES
 
 
 def _map_file(path: Path, size: int) -> mmap.mmap:
@@ -132,6 +177,22 @@ class CrashedRequest(NamedTuple):
     def has_crashed(self) -> bool:
         """True if it failed because of crashes, False if it did because of stops."""
         return self.crashes > CRASHES_UNTIL_SUSPECT or self.stops <= STOPS_UNTIL_SUSPECT
+
+
+async def restore_kept(database: Database, kept: Sequence[Mapping[str, Any]]) -> None:
+    """Store the requests of `RunningRequests.kept` that are not in the inbox."""
+    if not kept:
+        return
+
+    def work(connection: Connection) -> list[Mapping[str, Any]]:
+        stored = set(connection.scalars(select(inbox.c.id).where(inbox.c.id.in_([columns["id"] for columns in kept]))))
+        lost = [columns for columns in kept if columns["id"] not in stored]
+        for columns in lost:
+            connection.execute(insert(inbox).values(columns))
+        return lost
+
+    for columns in await database.write(work):
+        database.add_open_row(columns["agent"], columns["key"], columns["id"])
 
 
 async def record_crash(
@@ -198,8 +259,7 @@ async def retry_failed_request(database: Database, request: CrashedRequest) -> P
 
     if not await database.write(work):
         return None
-    if request.agent in database.open_inbox_rows:  # else the agent finds it when it opens
-        database.open_inbox_rows[request.agent].add(row)
+    database.add_open_row(request.agent, key, row)
     return PendingRequest(row, key, request.request, None, NO_DIGEST, request.channel or DEFAULT_CHANNEL)
 
 

@@ -224,10 +224,8 @@ class QuestionRepository:
         if settled is None or settled.pending is None:
             return
         pending, database = settled.pending, self._database
-        database.inbox_keys.add(pending.key, pending.inbox_row)
+        database.add_open_row(self._agent, pending.key, pending.inbox_row)
         database.inbox_rows_with_steps.add(pending.inbox_row)
-        if self._agent in database.open_inbox_rows:  # else the agent finds it when it opens
-            database.open_inbox_rows[self._agent].add(pending.inbox_row)
 
     def end_in_threads(self, now: datetime, owner: str, threads: Sequence[str | None]) -> Commit[list[EndedQuestion]]:
         """Delete the parked requests of an owner (a bare JID) in these threads, and end their questions."""

@@ -191,6 +191,9 @@ class Turn:
             # The worker gives it back once the turn is stored.
             mailbox.running_slot = slot = running.free_slots.pop() if running.free_slots else SPARE_SLOT
             running.slots[slot] = self.queued.inbox_row
+            if not self.conversation.has_run:
+                self.conversation.has_run = True
+                await self._keep_request(slot)
             try:
                 if not services.lifecycle.is_ready:
                     deadline = Deadline(services.assist_timers, task)
@@ -244,6 +247,17 @@ class Turn:
             code = reported_error.code or ErrorCode.INTERNAL
             return Failed(reported_error.user_message, int(code), reported_error.recoverable, is_reported=True)
         return Completed(mailbox.conversation_id or "", "completed" if self.changes.is_ended else "active")
+
+    async def _keep_request(self, slot: int) -> None:
+        """Keep the request until it is durable: if it ends the process, the next start counts that."""
+        stored, running = self.queued.stored, self.services.crash_guard.running
+        if stored.is_done:
+            return
+        if running.keep(slot, stored.rows):
+            stored.on_stored(lambda _: running.drop(slot))
+            stored.on_failed(lambda _: running.drop(slot))
+        else:
+            await stored.wait()
 
     def _raise_caught(self) -> NoReturn:
         """Raise the reason why the turn ends or fails, which the agent has caught."""

@@ -209,11 +209,7 @@ class RequestHandler:
             return
 
         # Load
-        active = mailbox.active
-        if active is None:
-            active = await self._loader.load(mailbox)
-            # What ends the process comes again after the next start, and is counted only if it was stored.
-            await queued.stored
+        active = mailbox.active or await self._loader.load(mailbox)
         person = active.person if not incoming.context.hops else await self._loader.load_person(active, incoming)
         now = services.clock()
         if queued.command is not None:

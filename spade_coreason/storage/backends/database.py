@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -234,6 +234,7 @@ class Database(ABC):
         self._row_sources: list[Callable[[], Rows]] = []
         self._gather_handle: asyncio.Handle | None = None
         self._is_writing = False
+        self._has_lookups = False
         self._was_batch_small = True
         """True if the last batch had no more writes than a single turn."""
         self._is_closed = False
@@ -330,6 +331,12 @@ class Database(ABC):
             self._begin_block(await self.write(lambda connection: take_row_ids(connection, ROW_ID_BLOCK)))
         if agent not in self.open_inbox_rows:
             await self._load_agent(agent)
+
+    def add_open_row(self, agent: str, key: bytes, row: int) -> None:
+        """Note that a request was put into the inbox again. If its agent is not open, it is found when that opens."""
+        if agent in self.open_inbox_rows or isinstance(self.open_inbox_rows, defaultdict):
+            self.inbox_keys.add(key, row)
+            self.open_inbox_rows[agent].add(row)
 
     @abstractmethod
     async def _load_agent(self, agent: str) -> None:
@@ -478,11 +485,17 @@ class Database(ABC):
             self._pending.append(self._commit_deferred())
         if self._pending:
             batch, self._pending = self._pending, []
+            if self._has_lookups:
+                batch = self._choose_batch(batch)
             self._is_writing = True
             if self._writer_hook is None:
                 self._write_batch(batch)
             else:
                 self._writer_hook(batch, self._write_batch)
+
+    def _choose_batch(self, batch: list[Any]) -> list[Any]:
+        """Return the part of a batch with lookups that is to run first. The rest is pending again."""
+        return batch
 
     def _on_writer_idle(self) -> None:
         """Gather the next batch, because the writer is idle."""

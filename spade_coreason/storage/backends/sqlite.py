@@ -97,6 +97,10 @@ class SqliteDatabase(Database):
         self._truncation_task: asyncio.Task[None] | None = None
         self._truncation_future: asyncio.Future[bool] | None = None
         self._has_erased = False
+        self._only_looks_up = False
+        """True if the next batch has lookups only."""
+        self._only_looked_up = False
+        """True if the last batch had."""
         self._inode = 0
         self._queue: queue.SimpleQueue[list[Any] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run_writer, name="database-writer", daemon=True)
@@ -192,9 +196,23 @@ class SqliteDatabase(Database):
         """Run a few short prepared queries in the writer's thread, between two transactions: the fastest way to read."""
         future: asyncio.Future[T] = self._loop.create_future()
         self._enqueue(_Lookup(queries, future))
+        self._has_lookups = True
         return future
 
+    def _choose_batch(self, batch: list[Any]) -> list[Any]:
+        # A turn that waits for a lookup and for nothing else ends soon after it. Then its request, its conversation and its
+        # reply share one transaction. Of two batches one writes, however many lookups there are.
+        self._has_lookups = False
+        if not (self._only_looked_up or self._is_closed):
+            writes = [item for item in batch if not isinstance(item, _Lookup)]
+            # A transaction runs functions last. A deletion must not come behind what is written because of the lookup.
+            if all(write.work is None for write in writes):
+                self._pending, self._only_looks_up = writes, True
+                return [item for item in batch if isinstance(item, _Lookup)]
+        return batch
+
     def _write_batch(self, batch: list[Any]) -> None:
+        self._only_looked_up, self._only_looks_up = self._only_looks_up, False
         self._queue.put(batch)
 
     # The log
