@@ -156,6 +156,7 @@ async def test_a_command_that_changes_a_conversation_waits_for_its_turn_there() 
     async with open_adhoc_client() as client:
         turn = asyncio.create_task(client.t.say("work"))
         await client.agent.working.wait()
+        await client.t.runners[AGENT].repository.inbox.flush()  # until then the conversation is in memory only
         new = asyncio.create_task(client.call("new"))
         assert "is active: 1 of 100 messages, 0 answered" in await client.text("status")
         assert not new.done()
