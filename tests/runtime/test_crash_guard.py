@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -13,7 +15,9 @@ from spade_coreason.domain.channel_kinds import PERSON
 from spade_coreason.domain.messages import InboundRequest
 from spade_coreason.runtime import command
 from spade_coreason.runtime.crash_guard import CrashGuard
-from spade_coreason.storage import AgentRepository, CrashedRequest, RunningRequests
+from spade_coreason.storage import AgentRepository, Commit, CrashedRequest, RunningRequests
+from spade_coreason.storage.backends.statements import MOVE_SCHEDULE, RECEIVE
+from spade_coreason.storage.crashes import SPARE_SLOT
 from tests.support.databases import SQLITE, WriterGate, open_without_sync
 from tests.support.errors import ExpectedErrors
 from tests.support.records import AGENT, ALICE, NOW
@@ -142,3 +146,53 @@ async def test_a_turn_counts_as_running_until_it_is_stored(tmp_path: Path, text:
     await runner.drain(1)
     await runner.close()
     await database.close()
+
+
+@pytest.mark.parametrize("text", ["hello", "/wait"])
+async def test_the_first_request_of_a_conversation_is_kept_until_it_is_durable(tmp_path: Path, text: str) -> None:
+    writes, running, waiting = WriterGate(), RunningRequests(tmp_path / "running.bin"), WaitingAgent()
+    database = await open_without_sync(f"{SQLITE}{tmp_path / 'platform.db'}", writes)
+    repository = AgentRepository(database, AGENT)
+    runner = make_runtime(waiting, repository, make_network(AGENT), crash_guard=CrashGuard(running)).runner
+    await runner.open()
+    held: list[tuple[list[Any], Callable[[list[Any]], None]]] = []
+
+    def hold_writes(batch: list[Any], write: Callable[[list[Any]], None]) -> None:
+        if any(isinstance(item, Commit) for item in batch):
+            held.append((batch, write))
+        else:
+            write(batch)
+
+    writes.on_batch = hold_writes
+    incoming = InboundRequest(PERSON, f"{ALICE}/x", str(uuid4()), "t", {"query": text}, text, owner=ALICE)
+    assert runner.intake.receive(incoming) is not None
+    await waiting.begun.wait()
+    [kept] = RunningRequests(tmp_path / "running.bin").kept  # as the next start finds it
+    assert (kept["agent"], kept["sender"]) == (AGENT, ALICE)
+    assert text in kept["request"]
+    await eventually(lambda: len(held) > 0)
+    writes.on_batch = lambda batch, write: write(batch)
+    for batch, write in held:
+        write(batch)
+    await repository.inbox.flush()
+    assert running.kept == []
+    assert text.encode() not in (tmp_path / "running.bin").read_bytes()
+    waiting.release.set()
+    await runner.wait_until_idle()
+    await runner.drain(1)
+    await runner.close()
+    await database.close()
+
+
+def test_what_does_not_fit_is_not_kept(tmp_path: Path) -> None:
+    running = RunningRequests(tmp_path / "running.bin")
+    values = (5, AGENT, bytearray(b"k" * 16), ALICE, 0, 0, '"' + "x" * 3000 + '"', bytearray(), "")
+    running.slots[1] = 5
+    assert running.keep(1, [(RECEIVE, values)])
+    assert [columns["key"] for columns in running.kept] == [b"k" * 16]
+    running.slots[1] = 6  # the turn of another request
+    assert running.kept == []
+    assert not running.keep(1, [(RECEIVE, (*values[:6], "x" * 4096, *values[7:]))])
+    assert not running.keep(SPARE_SLOT, [(RECEIVE, values)])
+    assert not running.keep(65, [(RECEIVE, values)])
+    assert not running.keep(1, [(RECEIVE, values), (MOVE_SCHEDULE, values)])  # rows that belong together
