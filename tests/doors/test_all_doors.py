@@ -200,12 +200,12 @@ async def test_ids_of_one_key_are_worth_nothing_by_another_key_at_any_door(
         async with running.http(website) as http:
             first = await http.post(
                 "/v1/responses",
-                json={"model": await model(http), "input": "the secret is 4711"},
+                json={"model": await model(http), "input": "the secret is xylophone"},
                 headers={"X-Conversation-Id": conversation, "Idempotency-Key": "once"},
             )
             assert first.status_code == 200
             response, request = first.json()["id"], first.headers["x-request-id"]
-            task = (await rpc(http, "SendMessage", message("the secret is 4711", "m1", contextId=conversation)))["result"][
+            task = (await rpc(http, "SendMessage", message("the secret is xylophone", "m1", contextId=conversation)))["result"][
                 "task"
             ]
         async with running.http(shop) as http:
@@ -225,4 +225,4 @@ async def test_ids_of_one_key_are_worth_nothing_by_another_key_at_any_door(
                     found = json.dumps(await rpc(http, "SendMessage", message("what?", "m1", contextId=task["contextId"])))
                 case _:
                     found = await call_tool(running, shop, query="what?", conversation=conversation, request_id=request)
-        assert "4711" not in found
+        assert "xylophone" not in found

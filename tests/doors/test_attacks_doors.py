@@ -163,21 +163,21 @@ async def test_a_key_that_ends_lets_a_running_turn_end_and_nothing_that_waits(pr
 async def test_a_header_makes_nobody_of_a_caller_but_a_person_below_a_front_end(prosody: XmppServer, tmp_path: Path) -> None:
     async with StockClient(*await prosody.account(), prosody) as alice, run_all_doors(prosody, tmp_path) as running:
         jid = alice.full_jid.partition("/")[0]
-        await alice.ask("remember 4711", running.desk)
+        await alice.ask("remember xylophone", running.desk)
         names = {"X-Forwarded-User": jid, "X-Forwarded-For": "203.0.113.9", "Forwarded": "for=203.0.113.9"}
         for door in DOORS:
             answer = await running.ask(door, "website", "recall", **names)
-            assert (answer.status, "4711" in answer.text) == (200, False), answer
+            assert (answer.status, "xylophone" in answer.text) == (200, False), answer
         for door, header in product(WITH_KEYS, ("X-Forwarded-User", "X-OpenWebUI-User-Id")):
             for user in (jid, jid.upper(), f"{jid}/phone", "website@callers.invalid", "website", running.desk):
                 answer = await running.ask(door, "front", "recall", **{header: user})
-                assert (answer.status, "4711" in answer.text) == (200, False), answer
+                assert (answer.status, "xylophone" in answer.text) == (200, False), answer
         people = {person for person, _ in Desk.seen}
         below = {person_below("front", user) for user in (jid, jid.upper(), f"{jid}/phone", "website", running.desk)}
         assert people == {jid, "website@callers.invalid", "hook-ci@callers.invalid", *below} | {
             person_below("front", "website@callers.invalid")
         }
-        assert "4711" in await alice.ask("recall", running.desk)
+        assert "xylophone" in await alice.ask("recall", running.desk)
 
 
 @pytest.mark.parametrize("header", ["Host: evil.example", "Origin: https://evil.example", "X-Forwarded-Host: evil.example"])
@@ -261,7 +261,7 @@ async def trap() -> AsyncIterator[tuple[str, list[bytes]]]:
 
 async def test_no_door_fetches_a_link_or_reads_a_file(prosody: XmppServer, tmp_path: Path) -> None:
     """SSRF and reading of files: links are passed on as they are, and other addresses than those of the web are refused."""
-    (tmp_path / "secret.txt").write_text("4711")
+    (tmp_path / "secret.txt").write_text("xylophone")
     async with run_all_doors(prosody, tmp_path) as running, running.http("website") as http, trap() as (url, reached):
         files = (f"file://{tmp_path}/secret.txt", f"{tmp_path}/secret.txt", "gopher://127.0.0.1/x", "\\\\host\\share")
         for link in (url, *files):
@@ -280,12 +280,12 @@ async def test_no_door_fetches_a_link_or_reads_a_file(prosody: XmppServer, tmp_p
                 await running.ask_mcp(http, link, "", running.name()),
                 await running.post_event(http, link),
             ]
-            assert not any("4711" in reply.text for reply in replies)
+            assert not any("xylophone" in reply.text for reply in replies)
             if link != url:
                 assert [reply.status_code for reply in replies[:3]] == [400] * 3
             assert all("error" in reply.json() for reply in replies[(3 if link != url else 4) : 5])
         for path in ("/files/../../secret.txt", "/files/%2e%2e/secret.txt", f"/files/x/{tmp_path}/secret.txt"):
-            assert "4711" not in (await http.get(path)).text
+            assert "xylophone" not in (await http.get(path)).text
         await running.check_doors()
         assert reached == []
         attached = {each["url"] for payload in Desk.payloads for each in payload.get("attachments", ())}
@@ -426,7 +426,7 @@ async def test_the_key_of_an_operator_runs_no_command_and_reads_nothing_of_their
     ):
         told = str((await boss.answer())["body"])
         assert "made the key editor" in told
-        assert "remember 4711" in await boss.ask("remember 4711", running.desk)
+        assert "remember xylophone" in await boss.ask("remember xylophone", running.desk)
         for door in WITH_KEYS:
             for command in COMMANDS:
                 answer = await running.ask(door, "editor", command)
@@ -438,12 +438,12 @@ async def test_the_key_of_an_operator_runs_no_command_and_reads_nothing_of_their
             assert "done: /pause" in (await http.post("/v1/chat/completions", json=chat)).text
         for door in WITH_KEYS:
             answer = await running.ask(door, "editor", "recall")
-            assert (answer.status, "4711" in answer.text) == (200, False), answer
+            assert (answer.status, "xylophone" in answer.text) == (200, False), answer
             await running.ask(door, "editor", f"remember what {door} said")
         status = await running.platform.status()
         assert not any(agent.is_paused for agent in status.agents)
         recalled = await boss.ask("recall", running.desk)
-        assert "4711" in recalled
+        assert "xylophone" in recalled
         assert "said" not in recalled
         assert {person for person, _ in Desk.seen} == {account[0], "editor@callers.invalid"}
 

@@ -169,6 +169,7 @@ async def fill(directory: Path) -> Project:
         agent = tester.agent
         assert isinstance(agent, FailingAgent)
         await asyncio.wait_for(agent.working.wait(), TIMEOUT_S)
+        await repository.inbox.flush()  # a first turn may begin before its request is stored
         [pending] = await repository.inbox.load_pending()
         await store_initiative(repository, CAROL)
         keys = KeyRepository(repository.database)
