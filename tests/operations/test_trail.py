@@ -100,7 +100,9 @@ async def fail_request(t: AgentTester) -> int:
     assert isinstance(agent, WaitingAgent)
     await asyncio.wait_for(agent.working.wait(), TIMEOUT_S)
     database = host_of(t).database
-    [pending] = await host_of(t).repository(AGENT).inbox.load_pending()
+    inbox = host_of(t).repository(AGENT).inbox
+    await inbox.flush()  # a first turn may begin before its request is stored
+    [pending] = await inbox.load_pending()
     row: int = pending.inbox_row
     await record_crash(database, [row], datetime.now(UTC), row)
     t.runners[AGENT].command_context.mailboxes.cancel_turns(ALICE)
