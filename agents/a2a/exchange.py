@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -21,6 +22,8 @@ from .connection import Connection, describe_error
 from .errors import RemoteAgentError, TaskLostError, UnusableAnswerError
 from .reading import QuestionForm, clean_line, derive_message_id, join_texts, make_parts, read_form
 from .writer import ReplyWriter, replay
+
+log = logging.getLogger(__name__)
 
 TASK_EVENT = "ai.coreason.a2a.task"
 """The type of the recorded event that has the ids of the remote task and its context."""
@@ -284,8 +287,8 @@ class Exchange:
             if schema is not None:
                 try:
                     return (await self.response.ask_person(text, schema=schema)).text
-                except ValueError:
-                    pass  # perhaps no value can be checked against it
+                except ValueError as error:  # such as one against which no value can be checked
+                    log.warning("%s: its schema is not used, so any text is an answer: %s", self.name, clean_line(str(error)))
             return (await self.response.ask_person(text, choices=choices)).text
         except QuestionExpiredError as error:
             problem = translate("The remote agent {agent} asked, and no one answered in time: {question}", **values)

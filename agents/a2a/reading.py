@@ -114,7 +114,7 @@ def read_data(value: Any) -> dict[str, Any]:
 
 
 class QuestionForm(NamedTuple):
-    """How a question can be answered, by a choice or a value that fits a JSON Schema, and the parts that are no text."""
+    """The form of an answer to a question, a choice or a value that fits a JSON Schema, and the parts that are no text."""
 
     choices: tuple[str, ...]
     schema: dict[str, Any] | None

@@ -35,7 +35,7 @@ _END_AFTER_S = 1.0
 
 @dataclass(eq=False)
 class _ShownArtifact:
-    """What of an artifact is in the reply: the pieces of its text, and the number of its other parts."""
+    """The part of an artifact that is in the reply: the pieces of its text, and the number of its other parts."""
 
     earlier_length: int = 0
     """The number of characters that earlier rounds of the exchange have written."""
@@ -78,7 +78,7 @@ class ReplyWriter:
 
     @property
     def written(self) -> dict[str, tuple[int, int]]:
-        """What is written, for `skip`."""
+        """The numbers of what is written, for `skip`."""
         return {name: (shown.length, shown.part_count) for name, shown in self._shown.items()}
 
     @property
