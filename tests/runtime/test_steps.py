@@ -406,6 +406,7 @@ async def test_a_step_that_cannot_be_stored_raises_and_is_no_result(tmp_path: Pa
     file, away = tmp_path / "platform.db", tmp_path / "away.db"
 
     async def work(agent: InterruptedAgent, session: Session) -> Any:
+        await t.runners[t.jid].repository.inbox.flush()
         file.rename(away)
         with pytest.raises(StoreError, match="the file is missing"):
             await session.run_once("note", agent.note)

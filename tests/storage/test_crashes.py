@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from spade_coreason.storage.backends.statements import RECEIVE, SET_CHANNEL
 from spade_coreason.storage.crashes import (
     SPARE_SLOT,
     CrashedRequest,
@@ -17,6 +18,7 @@ from spade_coreason.storage.crashes import (
     drop_failed_request,
     load_failed_requests,
     record_crash,
+    restore_kept,
     retry_failed_request,
 )
 from spade_coreason.storage.repository import AgentRepository
@@ -140,6 +142,24 @@ async def test_a_request_that_was_answered_is_forgotten(repository: AgentReposit
 
 async def test_a_request_that_was_never_stored_is_not_counted(repository: AgentRepository) -> None:
     assert await _crash(repository, 4711) == {}
+
+
+async def test_a_kept_request_is_restored_once_and_counted(repository: AgentRepository, database_url: str, tmp_path: Path) -> None:
+    key, running = b"k" * 16, RunningRequests(tmp_path / "running.bin")
+    running.slots[1] = lost = repository.database.next_id()
+    values = (lost, AGENT, bytearray(key), ALICE, 5, RECEIVED, '{"secret": 1}', bytearray(), "")
+    assert running.keep(1, [(RECEIVE, values), (SET_CHANNEL, (lost, "webhook"))])
+    stored = await receive_request(repository)
+    running.slots[2] = stored
+    assert running.keep(2, [(RECEIVE, (stored, *values[1:]))])
+    for _ in range(2):  # also if the process ends again before it has emptied the file
+        await restore_kept(repository.database, RunningRequests(tmp_path / "running.bin").kept)
+    rows = read_rows(database_url, "inbox")
+    assert [row["channel"] for row in rows if row["id"] == lost] == ["webhook"]
+    assert len(rows) == 2
+    assert (await _crash(repository, lost))[lost].crashes == 1
+    assert repository.inbox.may_have(key)  # what the sender sends again is a duplicate
+    assert {request.inbox_row for request in await repository.inbox.load_pending()} == {lost, stored}
 
 
 async def test_a_failed_request_stays_until_it_is_dropped_or_run_again(repository: AgentRepository, database_url: str) -> None:
