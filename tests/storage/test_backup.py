@@ -81,15 +81,18 @@ async def test_a_backup_is_restored_into_either_database(database_url: str, post
 async def test_a_backup_is_consistent_while_turns_are_stored(database_url: str, tmp_path: Path) -> None:
     database = await open_database(database_url, "off")
     repository = await open_repository(database, AGENT)
-    is_over = False
+    is_over, has_stored = False, asyncio.Event()
 
     async def store_turns(name: str) -> None:
         row = new_conversation(repository, name)
         while not is_over:
             row = await store_turn(repository, row, Variable("conversation", name, "turns", str(row.turns + 1)))
+            has_stored.set()
 
     tasks = [asyncio.create_task(store_turns(f"t{number}")) for number in range(4)]
     for number in range(5):
+        has_stored.clear()
+        await has_stored.wait()
         reader = await open_database(database_url, is_read_only=True)
         await back_up(reader, tmp_path / "memory", tmp_path / f"{number}.tar", "1", ignore_progress)
         await reader.close()
