@@ -144,7 +144,9 @@ async def test_a_request_that_was_never_stored_is_not_counted(repository: AgentR
     assert await _crash(repository, 4711) == {}
 
 
-async def test_a_kept_request_is_restored_once_and_counted(repository: AgentRepository, database_url: str, tmp_path: Path) -> None:
+async def test_a_kept_request_is_restored_once_and_counted(
+    repository: AgentRepository, database_url: str, tmp_path: Path
+) -> None:
     key, running = b"k" * 16, RunningRequests(tmp_path / "running.bin")
     running.slots[1] = lost = repository.database.next_id()
     values = (lost, AGENT, bytearray(key), ALICE, 5, RECEIVED, '{"secret": 1}', bytearray(), "")
