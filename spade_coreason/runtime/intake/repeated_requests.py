@@ -99,7 +99,7 @@ class RepeatedRequests:
                 earlier.repeated_rows.append(queued.inbox_row)
                 return
             await earlier.wait_until_ended()
-        stored = await self._inbox.load_earlier(queued.key.bytes, incoming.channel_name)
+        stored = await self._load(queued.key, incoming.channel_name)
         if stored is not None and stored.is_unanswered:
             # Its question was answered meanwhile. To wait here for its turn could take the turn slot that it needs.
             stored = stored._replace(is_parked=True)
@@ -125,7 +125,7 @@ class RepeatedRequests:
                 await running.wait_until_ended()
             if not self._inbox.may_have(key.bytes):
                 return False
-            stored = await self._inbox.load_earlier(key.bytes, incoming.channel_name)
+            stored = await self._load(key, incoming.channel_name)
             if stored is None:
                 return False
             if not stored.is_unanswered:
@@ -151,6 +151,13 @@ class RepeatedRequests:
         if stored.turn is not None or stored.reply is not None:
             return "answered"
         return "running" if stored.is_open else "closed"
+
+    async def _load(self, key: UUID, channel: str) -> EarlierRequest | None:
+        """Load a stored request, once more if its turn may have ended while it was read."""
+        stored = await self._inbox.load_earlier(key.bytes, channel)
+        if stored is not None and stored.is_unanswered and self._mailboxes.program_requests.get(key) is None:
+            stored = await self._inbox.load_earlier(key.bytes, channel)
+        return stored
 
     def _attach(self, earlier: InFlightRequest, incoming: InboundRequest, digest: bytes) -> bool:
         """Attach a repeated request to the one that is queued or runs. Return False if it has to wait for the stored reply.
