@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import pytest
-from sqlalchemy import Engine, event
 
 from spade_coreason import AgentRequest, Response, Session
 from spade_coreason.contracts.questions import QuestionState
 from spade_coreason.doors.channel import _MAX_UNREAD_CHARACTERS, DoorChannel, DoorEvent, DoorReply
-from tests.support.door_agents import Desk, RunningDoors, make_caller, read_all, run_behind_doors, texts_of
+from tests.support.door_agents import Desk, make_caller, read_all, run_behind_doors, texts_of
 from tests.support.records import AGENT
-from tests.support.wait import TIMEOUT_S, eventually
+from tests.support.wait import eventually
 
 WEBSITE, SHOP = make_caller("website"), make_caller("shop")
 
@@ -137,67 +134,28 @@ async def test_a_question_to_the_caller_is_answered_and_the_request_goes_on(url:
         assert await agent.find_state(WEBSITE, request_id) == "answered"
 
 
-async def begin_to_find(
-    running: RunningDoors, busy: AsyncExitStack, query: str, *, is_repeated: bool
-) -> tuple[UUID, asyncio.Task[list[DoorEvent]], Callable[[], Awaitable[object]]]:
-    """Ask what asks the caller, and begin to find the reply, which is not read before `busy` is closed.
-
-    Return the request, the task that finds its reply, and a function that answers the question with "red".
-    """
-    agent, database = running.agent, running.agent.repository.database
-    asked: dict[str, Any] = {"payload": {"query": query}, "request_id": uuid4(), "thread": "t"}
-
-    async def find_reply() -> list[DoorEvent]:
-        fetched = agent.ask(WEBSITE, **asked, waits=True) if is_repeated else None
-        reply = fetched or await agent.fetch(WEBSITE, asked["request_id"], waits=True)
-        assert reply is not None
-        return await read_all(reply)
-
-    async def answer() -> None:
-        given = {"text": "red", "person": WEBSITE.address}
-        await running.runtime.runner.control.settle_question(question, QuestionState.ANSWERED, given, WEBSITE.address)
-
-    await read_all(agent.ask(WEBSITE, **asked))
-    [asked_here] = await agent.find_questions(WEBSITE)
-    [question] = await agent.repository.questions.find_by_code(asked_here.code)
-    for _ in range(database.reader_connections):
-        await busy.enter_async_context(database._reader_slots)
-    finding = asyncio.create_task(find_reply())
-    await eventually(lambda: bool(database._reader_slots._waiters))
-    return asked["request_id"], finding, answer
-
-
-@pytest.mark.parametrize("is_repeated", [False, True], ids=["fetched", "repeated"])
-async def test_a_reply_is_found_whose_turn_ends_while_it_is_read(url: str, is_repeated: bool) -> None:
-    desk, has_read, ended = SlowPainter(), threading.Event(), threading.Event()
-
-    def hold_reading(*query: Any) -> None:
-        if "parked_requests" in query[2] and not has_read.is_set():
-            has_read.set()
-            ended.wait(TIMEOUT_S)
-
-    async with run_behind_doors(url, desk) as running, AsyncExitStack() as busy:
-        _, finding, answer = await begin_to_find(running, busy, "paint", is_repeated=is_repeated)
-        await answer()
-        event.listen(Engine, "after_cursor_execute", hold_reading)
-        try:
-            await busy.aclose()
-            await eventually(has_read.is_set)
-            desk.release.set()
-            await running.runtime.runner.wait_until_idle()
-            ended.set()
-            events = await asyncio.wait_for(finding, TIMEOUT_S)
-        finally:
-            event.remove(Engine, "after_cursor_execute", hold_reading)
-        assert (texts_of(events)[-1], events[-1].type) == ("Which colour?\n\npainted", "request.completed")
-
-
 @pytest.mark.parametrize("is_repeated", [False, True], ids=["fetched", "repeated"])
 async def test_a_request_is_found_whose_question_is_answered_while_it_is_read(url: str, is_repeated: bool) -> None:
+    asked: dict[str, Any] = {"payload": {"query": "ask me"}, "request_id": uuid4(), "thread": "t"}
     async with run_behind_doors(url, Desk()) as running, AsyncExitStack() as busy:
-        request_id, finding, answer = await begin_to_find(running, busy, "ask me", is_repeated=is_repeated)
-        state = asyncio.create_task(running.agent.find_state(WEBSITE, request_id))
-        await answer()
+        agent, database = running.agent, running.agent.repository.database
+
+        async def find_reply() -> list[DoorEvent]:
+            fetched = agent.ask(WEBSITE, **asked, waits=True) if is_repeated else None
+            reply = fetched or await agent.fetch(WEBSITE, asked["request_id"], waits=True)
+            assert reply is not None
+            return await read_all(reply)
+
+        await read_all(agent.ask(WEBSITE, **asked))
+        [asked_here] = await agent.find_questions(WEBSITE)
+        [question] = await agent.repository.questions.find_by_code(asked_here.code)
+        for _ in range(database.reader_connections):
+            await busy.enter_async_context(database._reader_slots)
+        finding = asyncio.create_task(find_reply())
+        await eventually(lambda: bool(database._reader_slots._waiters))
+        state = asyncio.create_task(agent.find_state(WEBSITE, asked["request_id"]))
+        answer = {"text": "red", "person": WEBSITE.address}
+        await running.runtime.runner.control.settle_question(question, QuestionState.ANSWERED, answer, WEBSITE.address)
         await busy.aclose()
         events = await finding
         assert texts_of(events)[-1].endswith("painted red")
@@ -249,17 +207,14 @@ async def test_a_fetch_that_is_cancelled_leaves_no_reply_open(url: str) -> None:
         assert running.doors.open_count == 0
 
 
-class SlowPainter(Desk):
-    """Ask for a colour, and paint once it is released."""
-
-    async def assist(self, request: AgentRequest, session: Session, response: Response) -> None:
-        answer = await response.ask_person("Which colour?")
-        self.done.append(answer.text)
-        await self.release.wait()
-        await response.markdown("painted")
-
-
 async def test_who_waits_at_another_address_is_told_if_the_answer_cannot_be_read(url: str) -> None:
+    class SlowPainter(Desk):
+        async def assist(self, request: AgentRequest, session: Session, response: Response) -> None:
+            answer = await response.ask_person("Which colour?")
+            self.done.append(answer.text)
+            await self.release.wait()
+            await response.markdown("painted")
+
     desk, request_id = SlowPainter(), uuid4()
     async with run_behind_doors(url, desk) as running:
         agent = running.agent
