@@ -153,6 +153,10 @@ class StoreError(CoReasonError):
     """Stored data cannot be read or written."""
 
 
+class LeaseLostError(StoreError):
+    """This worker has not renewed its lease in time, so another one serves its agents. Nothing of it is stored any more."""
+
+
 class DatabaseUnreachableError(StoreError):
     """The server of the database cannot be reached, or accepts no connections yet. A retry may succeed."""
 

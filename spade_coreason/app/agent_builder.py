@@ -84,7 +84,7 @@ class AgentBuilder:
         """The channels beside XMPP, by bare JID and name. An agent that is built again has the same."""
         self.embedder = build_embedder(settings)
         self._memories: dict[str, AgentInteractionMemory] = {}
-        self._isolated_agents: list[IsolatedAgent] = []
+        self._isolated_agents: dict[str, IsolatedAgent] = {}
         self._upload_warnings: defaultdict[str, UploadWarnings] = defaultdict(UploadWarnings)
         ca_file = settings.server.tls.ca_file
         self._https_trust = HttpsTrust(ca_file) if ca_file is not None else None
@@ -124,9 +124,20 @@ class AgentBuilder:
             self._memories[jid] = AgentInteractionMemory(jid, storage.memory_dir, limits=limits, durability=storage.durability)
         return self._memories[jid]
 
+    async def forget(self, jid: str) -> None:
+        """Close what was made for an agent (a bare JID) that is served here no more."""
+        self.directory.remove(jid)
+        self._channels_of_agents.pop(jid, None)
+        self.key_ring.on_lost.pop(jid, None)
+        self.webhook_ring.on_lost.pop(jid, None)
+        if (isolated := self._isolated_agents.pop(jid, None)) is not None:
+            await isolated.aclose()
+        if (memory := self._memories.pop(jid, None)) is not None:
+            await memory.aclose()
+
     async def close_isolated_agents(self) -> None:
         """End the processes of isolated agents."""
-        await asyncio.gather(*(agent.aclose() for agent in self._isolated_agents))
+        await asyncio.gather(*(agent.aclose() for agent in self._isolated_agents.values()))
 
     async def close(self) -> None:
         """Close what the agents share, and their interaction memories."""
@@ -204,7 +215,7 @@ class AgentBuilder:
             options=options,
             manifest=settings.manifest,
         )
-        self._isolated_agents.append(isolated)
+        self._isolated_agents[parts.jid] = isolated
         return isolated
 
     def _build_interceptors(self, place: str, settings: AgentSettings) -> list[Interceptor]:

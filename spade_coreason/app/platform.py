@@ -7,7 +7,7 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from types import TracebackType
@@ -41,15 +41,26 @@ from ..runtime import (
     find_agent,
     find_agents,
 )
-from ..storage import Database, RunningRequests, index_outdated_passages, open_database, record_crash, restore_kept
+from ..storage import (
+    Database,
+    RunningRequests,
+    WorkerTerms,
+    index_outdated_passages,
+    load_crashed,
+    open_database,
+    record_crash,
+    restore_kept,
+)
 from ..xmpp import BackOff, HostedAgent, LocalServer, ServerEndpoint, describe_start_error
 from .accounts import GUEST_USER, LocalAccounts
 from .agent_builder import AgentBuilder
 from .channels import CHANNELS, ChannelFactories
 from .loop_watch import BLOCKED_S, take_block, watch_loop
 from .running_host import RunningHost
-from .supervision import Supervision, lock_data, start_local_server
+from .shares import group_agents
+from .supervision import Supervision, lock_data, make_store_timings, make_worker_terms, start_local_server
 from .web_server import build_web_server, find_used_doors
+from .workforce import Workforce
 
 if TYPE_CHECKING:
     from ..doors import WebServer
@@ -59,6 +70,10 @@ log = logging.getLogger(__name__)
 _MAX_CONCURRENT_STARTS = 8
 _SLOW_BUILD_S = 10.0
 _DATABASE_S = 5.0
+EXIT_LEASE_LOST = 75
+"""The exit code of a worker whose lease is lost: EX_TEMPFAIL (sysexits.h). It can be started again at once."""
+_BLOCKED_LEASES = 1.25
+"""A worker whose event loop has been blocked for so many times `blocked_s` gives way to others."""
 _SLOW_BUILD = "%s: its constructor has not returned for %g s, and all agents wait for it; `isolation: process` limits that"
 
 
@@ -111,7 +126,11 @@ class Platform:
         self.guest: tuple[str, str] | None = None
         """The bare JID and the password of the guest account; only on a server that the platform started."""
         self.endpoint = ServerEndpoint()
+        self._may_connect = asyncio.Event()
+        self._may_connect.set()
         self.database: Database | None = None
+        self.run_dir = settings.data_dir
+        """The directory of what belongs to this process alone, such as its socket."""
         self._report_status = on_status or (lambda line: None)
         self._on_conversation_end = on_conversation_end
         self._interceptors = interceptors
@@ -120,7 +139,8 @@ class Platform:
         self._channels = {DOOR_CHANNEL: self.doors.make_channel, **channels}
         self._builder: AgentBuilder
         self._is_strict = is_strict
-        self._starts: list[asyncio.Task[bool]] = []
+        self._starts: dict[str, asyncio.Task[bool]] = {}
+        self._start_slots = asyncio.Semaphore(_MAX_CONCURRENT_STARTS)
         self._reported_problems: set[str] = set()
         self._absent: dict[str, CoReasonError] = {}
         """The agents, by bare JID, that stay offline while the others serve, and why."""
@@ -131,6 +151,7 @@ class Platform:
         self._checked_upload_domains: set[str] = set()
         self._background_tasks: set[asyncio.Task[None]] = set()
         self._stop = asyncio.Event()
+        self._workforce: Workforce | None = None
 
     async def __aenter__(self) -> Platform:
         try:
@@ -187,7 +208,7 @@ class Platform:
     async def _wait_until_online(self) -> None:
         """Wait until all agents are online or stay offline. Raise the error of the first one if all stay offline."""
         if self._starts:
-            done, _ = await asyncio.wait(self._starts, return_when=asyncio.FIRST_EXCEPTION)
+            done, _ = await asyncio.wait(self._starts.values(), return_when=asyncio.FIRST_EXCEPTION)
             are_online = [task.result() for task in done]
             if not any(are_online):
                 raise self._first_error()
@@ -226,10 +247,13 @@ class Platform:
         agents = [(settings.place(f"agents[{number}]"), agent) for number, agent in enumerate(settings.agents)]
         # Find the agents first: a mistake in their names is reported before a server starts.
         self._find_agents([(place, agent) for place, agent in agents if agent.isolation == "none"])
+        terms = make_worker_terms(settings)
         if self._supervision is None:
-            lock_data(settings, self._stack)
+            self.run_dir = lock_data(settings, self._stack, is_shared=terms is not None)
         try:
-            self.database = await open_database(settings.storage.url, settings.storage.durability)
+            self.database = await open_database(
+                settings.storage.url, settings.storage.durability, timings=make_store_timings(terms), terms=terms
+            )
         except DataDirectoryInUseError as error:
             raise error.with_place(settings.place("storage.url")) from None
         except DatabaseUnreachableError as error:
@@ -237,9 +261,9 @@ class Platform:
         except StoreError as error:
             raise ConfigError(settings.place("storage.url"), str(error)) from error
         self._stack.push_async_callback(self.database.close)
-        running = RunningRequests(settings.data_dir / "running.bin")
+        running = RunningRequests(self.run_dir / "running.bin")
         blocking_row = 0
-        if (stacks := take_block(settings.data_dir)) is not None:
+        if (stacks := take_block(self.run_dir)) is not None:
             blocking_row = running.holder[0]
             log.error(
                 "the event loop was blocked for %g s or more when the platform was killed; see %s", self._blocked_s, stacks
@@ -249,7 +273,7 @@ class Platform:
         crashed = await record_crash(self.database, running.rows, utc_now(), blocking_row, is_stop=is_stop)
         self._crash_guard = CrashGuard(running, crashed, is_after_stop=is_stop)
         running.clear()
-        await self._stack.enter_async_context(watch_loop(settings.data_dir, self._blocked_s))
+        await self._stack.enter_async_context(watch_loop(self.run_dir, self._blocked_s))
         try:
             settings.storage.memory_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
@@ -273,22 +297,95 @@ class Platform:
         self._stack.push_async_callback(self._builder.close)
         await self._open_server()
         self._stack.push_async_callback(self._builder.close_isolated_agents)
-        for place, agent in agents:
-            if bare_jid(agent.jid) not in self._absent:
-                self._try_to_build(place, agent)
-        self._require_an_agent()
-        for jid in self._absent:
-            self._report_absence(jid)
+        if terms is not None:
+            await self._join(self.database, terms)
+        else:
+            for place, agent in agents:
+                if bare_jid(agent.jid) not in self._absent:
+                    self._try_to_build(place, agent)
+            self._require_an_agent()
+            for jid in self._absent:
+                self._report_absence(jid)
         if self.server is not None:
             await self._accounts.create(self.server)
         host = RunningHost(self.jids, self.database, self._builder, self.agents, self.status, self.stop)
         self._builder.host = self.doors.host = host
-        await self._stack.enter_async_context(serve_operations(settings.data_dir, host, OPERATIONS))
+        await self._stack.enter_async_context(serve_operations(self.run_dir, host, OPERATIONS))
         self._stack.push_async_callback(self._stop_background_tasks)
         self._start_in_background(self._index_passages(self.database))
         await self._start_web()
         await self._start_agents()
         await self._write_run_file()
+
+    # One of several workers
+
+    async def _join(self, database: Database, terms: WorkerTerms) -> None:
+        """Take a place among the workers that share the agents."""
+        from ..storage import LeaseHandlers, LeaseRenewal  # they need PostgreSQL's driver
+
+        assert database.worker_id is not None
+        groups = group_agents(self.jids, self.settings.workers.together)
+        handlers = LeaseHandlers(self._on_renewed, self._on_lapsed, self._on_restored, self._on_lease_lost)
+        renewal = LeaseRenewal(database.url, database.worker_id, terms, handlers, _BLOCKED_LEASES * self._blocked_s)
+        self._workforce = Workforce(database, database.worker_id, renewal, groups, self)
+        renewal.start()
+        self._stack.push_async_callback(self._workforce.end)
+
+    def _on_renewed(self) -> None:
+        if self._workforce is not None:
+            self._workforce.wake()
+
+    def _on_lapsed(self) -> None:
+        log.error("the lease could not be renewed in time; all agents are disconnected until the database answers")
+        self._may_connect.clear()
+        for host in self.agents.values():
+            host.connection.cut("the worker has no lease")
+
+    def _on_restored(self) -> None:
+        log.warning("the lease is renewed again")
+        self._may_connect.set()
+
+    def _on_lease_lost(self, reason: str) -> None:
+        """End the process at once, from any thread: what it still wrote would be refused, and what it sent would be wrong."""
+        os.write(2, f"The lease of this worker is lost: {reason}. The process ends.\n".encode())
+        os._exit(EXIT_LEASE_LOST)
+
+    def list_agents(self) -> Sequence[str]:
+        """Return the agents (bare JIDs) that this worker serves."""
+        return list(self._starts)
+
+    async def take(self, agents: Sequence[str]) -> None:
+        """Begin to serve agents (bare JIDs), which no other worker serves now."""
+        assert self.database is not None
+        assert self._crash_guard is not None
+        self._crash_guard.add(await load_crashed(self.database, agents))
+        numbers = [number for number, agent in enumerate(self.settings.agents) if bare_jid(agent.jid) in agents]
+        for number in numbers:
+            settings = self.settings.agents[number]
+            if isinstance(self._absent.get(bare_jid(settings.jid)), ConfigError):
+                continue
+            self._try_to_build(self.settings.place(f"agents[{number}]"), settings)
+            if (jid := bare_jid(settings.jid)) in self._absent:
+                self._report_absence(jid)
+        self._begin_starts(numbers)
+
+    async def give_back(self, agent: str) -> None:
+        """Serve an agent no more, once its running turns have ended."""
+        assert self.database is not None
+        start = self._starts.pop(agent)
+        start.cancel()
+        await asyncio.gather(start, return_exceptions=True)
+        if (host := self.agents.get(agent)) is not None:
+            try:
+                await host.stop(self.settings.limits.grace_s)
+            except Exception:
+                log.exception("%s: failed to stop cleanly", agent)
+            del self.agents[agent], self.runners[agent]
+            self.doors.remove(agent)
+            await self._builder.forget(agent)
+        self._absent.pop(agent, None)
+        self.database.close_agent(agent)
+        log.info("%s: is given back", agent)
 
     async def _start_web(self) -> None:
         """Start the HTTP server, if one is configured. It is closed after the agents have ended their answers."""
@@ -328,7 +425,9 @@ class Platform:
         server = self.settings.server
         if server.mode == "external":
             tls = server.tls
-            self.endpoint = ServerEndpoint(server.host, server.port, tls.verify, tls.ca_file, requires_tls=tls.required)
+            self.endpoint = ServerEndpoint(
+                server.host, server.port, tls.verify, tls.ca_file, requires_tls=tls.required, may_connect=self._may_connect
+            )
             self.server_description = f"external, {self.endpoint.address(server.domain)}"
             return
         if self._supervision is not None and self._supervision.server is not None:
@@ -375,7 +474,7 @@ class Platform:
 
     @property
     def _are_all_absent(self) -> bool:
-        return bool(self._absent) and len(self._absent) == len(self.settings.agents)
+        return bool(self._absent) and len(self._absent) == len(self._starts if self._workforce else self.settings.agents)
 
     def _try_to_build(self, place: str, settings: AgentSettings) -> None:
         """Build an agent. Unless the platform is strict, let it stay offline if that fails."""
@@ -425,18 +524,24 @@ class Platform:
         return manifest.capabilities[0].description or manifest.metadata.name
 
     async def _start_agents(self) -> None:
-        slots = asyncio.Semaphore(_MAX_CONCURRENT_STARTS)
         self._stack.push_async_callback(self._stop_agents)
         if self._web is not None:
             self._stack.callback(self._web.begin_stop)  # before the agents are stopped; the server is closed after them
-        self._starts = [
-            asyncio.create_task(self._start_agent(self.settings.place(f"agents[{number}]"), agent, slots))
-            for number, agent in enumerate(self.settings.agents)
-        ]
+        if self._workforce is not None:
+            await self._workforce.join()
+        else:
+            self._begin_starts(range(len(self.settings.agents)))
         if self._is_strict:
-            await asyncio.gather(*self._starts)
+            await asyncio.gather(*self._starts.values())
 
-    async def _start_agent(self, place: str, settings: AgentSettings, slots: asyncio.Semaphore) -> bool:
+    def _begin_starts(self, numbers: Iterable[int]) -> None:
+        """Begin to start agents, by their places in the configuration."""
+        for number in numbers:
+            settings = self.settings.agents[number]
+            start = self._start_agent(self.settings.place(f"agents[{number}]"), settings)
+            self._starts[bare_jid(settings.jid)] = asyncio.create_task(start)
+
+    async def _start_agent(self, place: str, settings: AgentSettings) -> bool:
         """Bring an agent online. Unless the platform is strict, try again with back-off after a failure that may pass.
 
         Return False if it stays offline.
@@ -446,7 +551,7 @@ class Platform:
             return False
         for delay_s in BackOff().delays_s(asyncio.get_running_loop().time()):
             await asyncio.sleep(delay_s)
-            async with slots:
+            async with self._start_slots:
                 try:
                     await self.agents[jid].start()
                     break
@@ -503,9 +608,11 @@ class Platform:
     async def _stop_agents(self) -> None:
         if self._crash_guard is not None:
             self._crash_guard.running.mark_stop()
-        for task in self._starts:
+        if self._workforce is not None:
+            await self._workforce.leave()
+        for task in self._starts.values():
             task.cancel()
-        await asyncio.gather(*self._starts, return_exceptions=True)
+        await asyncio.gather(*self._starts.values(), return_exceptions=True)
         grace_s = self.settings.limits.grace_s
         stops = (host.stop(grace_s) for host in self.agents.values())
         for problem in await asyncio.gather(*stops, return_exceptions=True):
@@ -573,6 +680,6 @@ class Platform:
             database=self.settings.storage.shown_url,
             web=None if self._web is None else self._web.url,
         )
-        path = await write_run_file(self.settings.data_dir, run)
+        path = await write_run_file(self.run_dir, run)
         if self._supervision is None:  # else the next process writes it again, and commands find the server meanwhile
             self._stack.callback(path.unlink, missing_ok=True)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import logging
+import os
+import socket
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
-from ..config import Settings
+from ..config import Settings, list_worker_directories
 from ..domain.environment.private_files import find_foreign_writers
 from ..exceptions import ConfigError, CoReasonError, DataDirectoryInUseError, ServerError, StoreError
-from ..storage import find_database_file, lock_database, lock_directory
+from ..storage import StoreTimings, WorkerTerms, find_database_file, lock_database, lock_directory
 from ..xmpp import AddressInUseError, LocalServer, run_local_server, select_server
 
 log = logging.getLogger(__name__)
@@ -23,24 +26,49 @@ class Supervision:
     server: LocalServer | None = None
 
 
-def lock_data(settings: Settings, stack: AsyncExitStack) -> None:
-    """Own the data directory and the SQLite file of a configuration until `stack` closes.
+def make_worker_terms(settings: Settings) -> WorkerTerms | None:
+    """Return what a platform joins the workers of its database with; None if one platform alone can use the database."""
+    if find_database_file(settings.storage.url) is not None or settings.server.mode != "external":
+        return None
+    return WorkerTerms(f"{socket.gethostname()}:{os.getpid()}", settings.workers.lease_s)
+
+
+def make_store_timings(terms: WorkerTerms | None) -> StoreTimings:
+    """Return the delays of the database. PostgreSQL ends what a worker leaves open as soon as its lease ends."""
+    if terms is None:
+        return StoreTimings()
+    return StoreTimings(
+        lock_timeout_s=terms.lease_s, idle_transaction_timeout_s=terms.lease_s, lost_client_timeout_s=terms.lease_s
+    )
+
+
+def lock_data(settings: Settings, stack: AsyncExitStack, *, is_shared: bool = False) -> Path:
+    """Own the data directory and the SQLite file of a configuration until `stack` closes. Return the directory.
+
+    With `is_shared`, several workers on one machine may use it: each but the first owns a directory below it instead.
 
     Log a warning for each directory of the stored data that other users can write. Raise DataDirectoryInUseError if another
     process owns them, and ConfigError if they cannot be used.
     """
-    for key, lock in (
-        ("data_dir", lock_directory(settings.data_dir)),
-        ("storage.url", lock_database(settings.storage.url)),
-    ):
+    directories: list[Path] = [settings.data_dir, *(list_worker_directories(settings.data_dir) if is_shared else ())]
+    for directory in directories:
         try:
-            stack.enter_context(lock)
+            stack.enter_context(lock_directory(directory))
+            break
         except DataDirectoryInUseError as error:
-            raise error.with_place(settings.place(key)) from None
+            if directory == directories[-1]:
+                raise error.with_place(settings.place("data_dir")) from None
         except StoreError as error:
-            raise ConfigError(settings.place(key), str(error)) from error
+            raise ConfigError(settings.place("data_dir"), str(error)) from error
+    try:
+        stack.enter_context(lock_database(settings.storage.url))
+    except DataDirectoryInUseError as error:
+        raise error.with_place(settings.place("storage.url")) from None
+    except StoreError as error:
+        raise ConfigError(settings.place("storage.url"), str(error)) from error
     for problem in find_directory_problems(settings):
         log.warning("%s", problem)
+    return directory
 
 
 def find_directory_problems(settings: Settings) -> list[str]:

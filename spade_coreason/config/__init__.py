@@ -11,7 +11,14 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "loader": ["load_data_dir", "load_server_settings", "load_settings"],
         "manifest_file": ["load_manifest"],
         "mistakes": ["describe_field_mistakes"],
-        "runfile": ["RunFile", "is_platform_running", "read_run_file", "write_private_json", "write_run_file"],
+        "runfile": [
+            "RunFile",
+            "is_platform_running",
+            "list_worker_directories",
+            "read_run_file",
+            "write_private_json",
+            "write_run_file",
+        ],
         "settings": [
             "AccessSettings",
             "AgentSettings",

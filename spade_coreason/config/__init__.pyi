@@ -21,6 +21,7 @@ from .mistakes import (
 from .runfile import (
     RunFile as RunFile,
     is_platform_running as is_platform_running,
+    list_worker_directories as list_worker_directories,
     read_run_file as read_run_file,
     write_private_json as write_private_json,
     write_run_file as write_run_file,

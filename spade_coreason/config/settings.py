@@ -631,6 +631,17 @@ class WebSettings(Section):
         return f"{'https' if self.tls else 'http'}://{host}:{self.port}"
 
 
+class WorkerSettings(Section):
+    """The workers: platforms that share the agents of one PostgreSQL, with `server.mode: external`."""
+
+    lease_s: Annotated[float, NotBool, Field(ge=1, le=60)] = 6
+    """The seconds for which each renewal of a worker's lease holds. A worker that fails is replaced after up to so many seconds
+    and a quarter. All workers need the same.
+    """
+    together: tuple[tuple[Jid, ...], ...] = ()
+    """Groups of agents that talk much with each other: `[[a@example.org, b@example.org]]`. One worker serves a whole group."""
+
+
 class RoomSettings(Section):
     """A room (XEP-0045) that an agent joins, and the messages that it answers there."""
 
@@ -761,6 +772,7 @@ class Settings(Section):
     approvals: ApprovalSettings = ApprovalSettings()
     peers: PeerSettings = PeerSettings()
     web: WebSettings | None = None
+    workers: WorkerSettings = WorkerSettings()
     interceptors: tuple[ImportName, ...] = ()
     """The interceptors of all agents, as `module:attribute`, in their order: classes, functions that make one, or instances."""
     agents: tuple[AgentSettings, ...] = ()

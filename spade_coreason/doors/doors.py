@@ -158,6 +158,11 @@ class Doors:
         """Add an agent (a bare JID) that is behind these doors."""
         self._agents[jid] = DoorAgent(self.make_channel(jid), manifest, doors, self._get_host)
 
+    def remove(self, jid: str) -> None:
+        """Remove an agent that is served here no more."""
+        self._agents.pop(jid, None)
+        self._channels.pop(jid, None)
+
     def update(self, jid: str, manifest: AgentDefinition) -> None:
         """Replace the manifest of an agent, if that is behind a door."""
         if (agent := self._agents.get(jid)) is not None:

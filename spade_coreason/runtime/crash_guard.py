@@ -41,6 +41,11 @@ class CrashGuard:
         self._one_suspect = asyncio.Lock()
         self._may_start = asyncio.Event()
         self._may_start.set()
+        self._alone_s = alone_s
+        self.add(crashed)
+
+    def add(self, crashed: Collection[CrashedRequest]) -> None:
+        """Take the unanswered requests that ran at earlier crashes and stops, also of agents that other workers have served."""
         for request in crashed:
             if request.failed_at is not None:
                 self._failed[request.id] = request
@@ -56,7 +61,7 @@ class CrashGuard:
                     text,
                 )
             elif request.is_suspect:
-                self.suspects[request.id] = min(_MAX_ALONE_S, alone_s * 2**request.ends_as_suspect)
+                self.suspects[request.id] = min(_MAX_ALONE_S, self._alone_s * 2**request.ends_as_suspect)
                 log.warning(
                     "%s: a request of %s was running during %d crashes and %d stops of the process; it now runs alone",
                     request.agent,

@@ -2,12 +2,17 @@ from .backends.database import (
     Commit as Commit,
     Database as Database,
     Rows as Rows,
+    StoreTimings as StoreTimings,
 )
 from .backends.factory import (
     open_database as open_database,
 )
 from .backends.health import (
     check_health as check_health,
+)
+from .backends.lease_renewal import (
+    LeaseHandlers as LeaseHandlers,
+    LeaseRenewal as LeaseRenewal,
 )
 from .backends.lock import (
     find_database_file as find_database_file,
@@ -26,6 +31,7 @@ from .crashes import (
     CrashedRequest as CrashedRequest,
     RunningRequests as RunningRequests,
     drop_failed_request as drop_failed_request,
+    load_crashed as load_crashed,
     load_failed_requests as load_failed_requests,
     record_crash as record_crash,
     restore_kept as restore_kept,
@@ -67,6 +73,9 @@ from .incidents import (
 from .knowledge import (
     KnowledgeRepository as KnowledgeRepository,
     index_outdated_passages as index_outdated_passages,
+)
+from .leases import (
+    WorkerTerms as WorkerTerms,
 )
 from .notifications import (
     StoredNotification as StoredNotification,

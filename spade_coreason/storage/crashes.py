@@ -233,6 +233,14 @@ async def record_crash(
     return await database.write(work)
 
 
+async def load_crashed(database: Database, agents: Sequence[str]) -> list[CrashedRequest]:
+    """Return the unanswered requests of these agents that have a count, oldest first."""
+    crashed = crashed_requests
+    is_unanswered = select(inbox.c.id).where(inbox.c.id == crashed.c.id, inbox.c.state == RECEIVED).exists()
+    query = select(crashed).where(crashed.c.agent.in_(agents), is_unanswered).order_by(crashed.c.id)
+    return _load(await database.read(lambda connection: connection.execute(query).all()))
+
+
 async def load_failed_requests(database: Database, agents: Sequence[str]) -> list[CrashedRequest]:
     """Return the requests of these agents that failed because they ended the process, oldest first."""
     crashed = crashed_requests

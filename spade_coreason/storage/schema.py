@@ -5,6 +5,7 @@ from __future__ import annotations
 from sqlalchemy import (
     DDL,
     BigInteger,
+    Boolean,
     Column,
     ForeignKey,
     Index,
@@ -16,10 +17,11 @@ from sqlalchemy import (
     Text,
     UniqueConstraint,
     event,
+    false,
     text,
 )
 
-REVISION = "0022"
+REVISION = "0024"
 """The newest migration. `metadata` describes the tables after it."""
 OLDEST_REVISION = "0017"
 """The oldest revision whose program may run on this schema. A migration that only adds things leaves it as it is.
@@ -147,6 +149,7 @@ crashed_requests = Table(
     Column("failed_at", BigInt),
     Column("stops", Integer, nullable=False, server_default="0"),
     Column("channel", Text),
+    Column("runs_alone", Boolean, nullable=False, server_default=false()),
 )
 
 # Failures that people were told of by a number. `errors` is the chain of exceptions as JSON, and `texts` are their texts, which
@@ -505,8 +508,35 @@ sequences = Table(
     Column("next_id", BigInt, nullable=False),
 )
 
+# The workers that share the agents, on PostgreSQL: a row from the start of a platform to its end. `expires_at` is a time of the
+# database's clock. A worker that has not renewed it by then is taken for dead, and another one deletes the row. `snapshot` is
+# JSON, for the status. While `is_leaving`, it gives its agents away.
+workers = Table(
+    "workers",
+    metadata,
+    Column("id", BigInt, primary_key=True, autoincrement=False),
+    Column("name", Text, nullable=False),
+    Column("started_at", BigInt, nullable=False),
+    Column("expires_at", BigInt, nullable=False),
+    Column("is_leaving", Boolean, nullable=False, server_default=false()),
+    Column("snapshot", Text),
+)
+
+# Which worker serves an agent; NULL if it is free. `token` counts the workers that have served it. `reason` is that of the last
+# change, at `changed_at`.
+leases = Table(
+    "leases",
+    metadata,
+    Column("agent", Text, primary_key=True),
+    Column("worker", BigInt, ForeignKey("workers.id", ondelete="SET NULL")),
+    Column("token", BigInt, nullable=False),
+    Column("changed_at", BigInt, nullable=False),
+    Column("reason", Text, nullable=False),
+    Index("leases_by_worker", "worker"),
+)
+
 # One row: which programs may run on the schema (`OLDEST_REVISION` of the program that has created or migrated it).
 compatibility = Table("compatibility", metadata, Column("oldest_revision", Text, primary_key=True))
 
-DATA_TABLES = [table for table in metadata.sorted_tables if table not in (sequences, compatibility)]
+DATA_TABLES = [table for table in metadata.sorted_tables if table not in (sequences, compatibility, workers, leases)]
 """The tables with stored data, each after those that it refers to."""

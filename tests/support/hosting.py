@@ -417,6 +417,12 @@ class PlatformProcess:
     process: WarmProcess[bytes] | None = None
 
     @property
+    def pid(self) -> int:
+        """The id of the process that runs."""
+        assert self.process is not None
+        return self.process.pid
+
+    @property
     def error_log(self) -> Path:
         """The file with the errors of all its runs."""
         return _error_log(self.configuration)

@@ -75,6 +75,11 @@ class PlatformDirectory:
         access_requests.contacts_changed.subscribe(self._on_changed)
         self._on_changed()
 
+    def remove(self, jid: str) -> None:
+        """Remove an agent, if it is listed."""
+        if self._members.pop(jid, None) is not None:
+            self._on_changed()
+
     def update(self, jid: str, manifest: AgentDefinition) -> None:
         """Replace the card of an agent whose manifest has changed. Agents that are not listed are left out."""
         if (member := self._members.get(jid)) is not None:

@@ -214,6 +214,7 @@ class Database(ABC):
     """The number of connections for reads."""
 
     def __init__(self, url: URL, durability: Durability, timings: StoreTimings, writer_hook: WriterHook | None) -> None:
+        self.url = url
         self._durability = durability
         self._timings = timings
         self._writer_hook = writer_hook
@@ -242,6 +243,8 @@ class Database(ABC):
         """The name in error messages: a path, or an address without its password."""
         self.is_new = False
         """True if this process has created the tables: nothing was stored before."""
+        self.worker_id: int | None = None
+        """The id of this process among the workers that share the database; None if it does not share it."""
         self.previous_revision: str | None = None
         """The revision of the schema before the database was opened; None if it was empty."""
         self.inbox_keys = KeyIndex()
@@ -331,6 +334,10 @@ class Database(ABC):
             self._begin_block(await self.write(lambda connection: take_row_ids(connection, ROW_ID_BLOCK)))
         if agent not in self.open_inbox_rows:
             await self._load_agent(agent)
+
+    def close_agent(self, agent: str) -> None:
+        """Forget an agent that another worker is to serve. Its keys stay in the index, which costs a query at worst."""
+        self.open_inbox_rows.pop(agent, None)
 
     def add_open_row(self, agent: str, key: bytes, row: int) -> None:
         """Note that a request was put into the inbox again. If its agent is not open, it is found when that opens."""

@@ -6,6 +6,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from ...exceptions import StoreError
+from ..leases import WorkerTerms
 from .database import Database, Durability, StoreTimings, WriterHook, display_name
 
 
@@ -16,15 +17,16 @@ async def open_database(
     is_read_only: bool = False,
     timings: StoreTimings = StoreTimings(),  # noqa: B008 - it is frozen
     writer_hook: WriterHook | None = None,
+    terms: WorkerTerms | None = None,
 ) -> Database:
     """Open the database at `url`; create or migrate it if necessary.
 
     `url` is `sqlite+aiosqlite:///path` or `postgresql+asyncpg://user@host/name`. With `is_read_only`, opening waits for
     no writer, and the database is neither created nor migrated. `durability`: "full" survives a power cut, "normal" survives
-    the end of the process, "off" is for tests. `writer_hook` receives each batch of writes before the writer does. Raise
-    StoreError, which names the database and the problem.
+    the end of the process, "off" is for tests. `writer_hook` receives each batch of writes before the writer does. With
+    `terms` this process is one of several workers; PostgreSQL only. Raise StoreError, which names the database and the problem.
     """
-    database = _create_database(url, durability, timings, writer_hook)
+    database = _create_database(url, durability, timings, writer_hook, terms)
     try:
         if is_read_only:
             await database.open_to_read()
@@ -38,7 +40,9 @@ async def open_database(
     return database
 
 
-def _create_database(url: str, durability: Durability, timings: StoreTimings, writer_hook: WriterHook | None) -> Database:
+def _create_database(
+    url: str, durability: Durability, timings: StoreTimings, writer_hook: WriterHook | None, terms: WorkerTerms | None
+) -> Database:
     try:
         parsed = make_url(url)
     except ArgumentError as error:
@@ -53,5 +57,5 @@ def _create_database(url: str, durability: Durability, timings: StoreTimings, wr
     if parsed.drivername == "postgresql+asyncpg":
         from .postgres import PostgresDatabase
 
-        return PostgresDatabase(parsed, durability, timings, writer_hook)
+        return PostgresDatabase(parsed, durability, timings, writer_hook, terms)
     raise StoreError(f"{display_name(parsed)}: only sqlite+aiosqlite:/// and postgresql+asyncpg:// are supported")

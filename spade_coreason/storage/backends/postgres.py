@@ -14,7 +14,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 from sqlalchemy.pool import NullPool
 
 from ...domain.environment.installation import install_hint
-from ...exceptions import DatabaseUnreachableError, StoreError
+from ...exceptions import DatabaseUnreachableError, LeaseLostError, StoreError
+from ..leases import WorkerTerms, add_worker, make_fence
 from ..schema import CLOSED, inbox
 from .database import (
     INBOX_PAGE_ROWS,
@@ -42,9 +43,12 @@ _CONNECT_TIMEOUT_S = 5.0
 _COMMAND_TIMEOUT_S = 60.0
 _LOCK_KEY = 0x73706164
 """The first key of a platform's advisory lock; the second key is the hash of its schema."""
-_ACQUIRE_LOCK_SQL = f"SELECT pg_advisory_lock({_LOCK_KEY}, hashtext(current_schema()::text))"
+_LOCK_SQL = f"SELECT pg_advisory_lock{{}}({_LOCK_KEY}, hashtext(current_schema()::text))"
+_MIGRATION_LOCK_SQL = f"SET lock_timeout = 0; SELECT pg_advisory_lock({_LOCK_KEY + 1}, hashtext(current_schema()::text))"
 _LOCK_TIMEOUT_MS = 2000
 """The connection of a killed platform may stay open for this time."""
+_FENCED = "SELECT 0"
+"""The status of the statements of `make_fence` if the lease is lost."""
 _LOST_TABLES_REMEDY = "the database has lost its tables; stop the platform and restore a backup"
 _ENDED_REMEDY = "the connection was ended, probably because the platform hung; the log of the server says why"
 _REMEDIES = {
@@ -62,12 +66,25 @@ _DRIVER_ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, SQLAlchemyError
 
 
 class PostgresDatabase(Database):
-    """One schema of a PostgreSQL database. An advisory lock lets one platform use it at a time."""
+    """One schema of a PostgreSQL database.
+
+    An advisory lock lets one process use it at a time. Workers share the lock, and each transaction of theirs is fenced by the
+    lease of its worker (see leases.py).
+    """
 
     reader_connections = 4
 
-    def __init__(self, url: URL, durability: Durability, timings: StoreTimings, writer_hook: WriterHook | None) -> None:
+    def __init__(
+        self,
+        url: URL,
+        durability: Durability,
+        timings: StoreTimings,
+        writer_hook: WriterHook | None,
+        terms: WorkerTerms | None = None,
+    ) -> None:
         super().__init__(url, durability, timings, writer_hook)
+        self._terms = terms
+        self._begin_sql = "BEGIN"
         settings = {
             "application_name": "spade-coreason",
             "synchronous_commit": "on" if durability == "full" else "off",
@@ -104,9 +121,14 @@ class PostgresDatabase(Database):
         try:
             # This engine has no command timeout: a migration is one transaction, and may take longer than any other command.
             async with self._reader_engine.connect() as connection:
-                await self._acquire_lock(await _driver_connection(connection))
+                driver = await _driver_connection(connection)
+                await self._acquire_lock(driver)
+                await driver.execute(_MIGRATION_LOCK_SQL)  # of several workers one creates or migrates the tables
                 await connection.run_sync(self._create_or_migrate)
-                await connection.invalidate()  # this releases its lock
+                if self._terms is not None:
+                    self.worker_id = await connection.run_sync(self._add_worker, self._terms)
+                    self._begin_sql = make_fence(self.worker_id)
+                await connection.invalidate()  # this releases its locks
             await self._ensure_connection()
         except _DRIVER_ERRORS as error:
             problem = self.problem(error)
@@ -195,9 +217,10 @@ class PostgresDatabase(Database):
     async def _run_transaction(self, batch: list[Commit[Any]]) -> Outcomes:
         groups = group_rows(batch)
         driver = await self._ensure_connection()
-        transaction = driver.transaction()
-        await transaction.start()
+        status = await driver.execute(self._begin_sql)
         try:
+            if status == _FENCED:
+                raise LeaseLostError(f"{self.name}: another worker serves the agents of this one now")
             results = await self._run_batch(driver, groups, batch)
             ids = [row[0] for statement in _INSERTING_STATEMENTS for row in groups[statement]]
             transaction_id = None if ids else await driver.fetchval("SELECT txid_current()")
@@ -206,10 +229,10 @@ class PostgresDatabase(Database):
             raise
         except BaseException:
             with suppress(*_DRIVER_ERRORS):  # the connection may be what failed
-                await transaction.rollback()
+                await driver.execute("ROLLBACK")
             raise
         try:
-            await transaction.commit()
+            await driver.execute("COMMIT")
         except _DRIVER_ERRORS:
             # The connection broke before the server confirmed the commit, so ask whether it was done.
             if not driver.is_closed() or not await self._was_committed(ids, transaction_id):
@@ -301,11 +324,16 @@ class PostgresDatabase(Database):
         except _DRIVER_ERRORS as error:
             raise self.problem(error) from error
 
+    def _add_worker(self, connection: Connection, terms: WorkerTerms) -> int:
+        worker = add_worker(connection, terms.name, terms.lease_micros)
+        connection.commit()
+        return worker
+
     async def _acquire_lock(self, driver: Any) -> None:
         """Take the lock that a platform holds as long as it is connected. Raise StoreError if another platform holds it."""
         await driver.execute(f"SET lock_timeout = {_LOCK_TIMEOUT_MS}")
         try:
-            await driver.execute(_ACQUIRE_LOCK_SQL)
+            await driver.execute(_LOCK_SQL.format("" if self._terms is None else "_shared"))
         except asyncpg.LockNotAvailableError:
             remedy = "stop it, or name another database in storage.url"
             raise StoreError(f"{self.name}: another platform uses this database; {remedy}") from None

@@ -162,6 +162,10 @@ class Connection:
             filters.cancel()
             await asyncio.gather(filters, return_exceptions=True)
 
+    def cut(self, reason: str) -> None:
+        """Cut the connection as `drop` does, and reconnect as soon as the endpoint allows it."""
+        self._abort_session(reason)
+
     def drop(self) -> None:
         """Cut the connection without closing the stream, and do not reconnect. The server sees the same as after `kill -9`."""
         self._is_closing = True
@@ -282,8 +286,10 @@ class Connection:
     async def _connect_once(self) -> bool:
         """Try the addresses of the server until one gives a session. Return True if the session is new."""
         self._end_reason = ""
-        self.state = "connecting"
         endpoint = self._endpoint
+        if endpoint.may_connect is not None:
+            await endpoint.may_connect.wait()
+        self.state = "connecting"
         dialer = Dialer(endpoint, self._domain, self._redirect)
         self._redirect = None
         try:

@@ -1,0 +1,129 @@
+"""The part of one worker among several: it takes its share of the agents, replaces workers that are dead, and gives back."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Protocol
+
+from sqlalchemy import Connection
+
+from ..exceptions import StoreError
+from ..storage import Database, leases
+from ..storage.backends.lease_renewal import LeaseRenewal
+from .shares import Change, choose_change
+
+log = logging.getLogger(__name__)
+
+_RELEASES = 8
+"""The number of agents that are given back at the same time."""
+_RETRY_S = 0.5
+
+
+class Serving(Protocol):
+    """What serves the agents of this worker."""
+
+    def list_agents(self) -> Sequence[str]:
+        """Return the agents (bare JIDs) that it serves."""
+        ...
+
+    async def take(self, agents: Sequence[str]) -> None:
+        """Begin to serve agents (bare JIDs), which nobody else does now."""
+        ...
+
+    async def give_back(self, agent: str) -> None:
+        """Serve an agent no more, once its running turns have ended. All of it is stored then."""
+        ...
+
+
+class Workforce:
+    """One worker of a database, whose lease is renewed. `groups` are the agents of the configuration."""
+
+    def __init__(
+        self, database: Database, worker: int, renewal: LeaseRenewal, groups: Sequence[tuple[str, ...]], serving: Serving
+    ) -> None:
+        self.id = worker
+        self._database = database
+        self._renewal = renewal
+        self._groups = groups
+        self._agents = [agent for group in groups for agent in group]
+        self._serving = serving
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    async def join(self) -> None:
+        """Take a share of the agents for the first time."""
+        await self._database.write(lambda connection: leases.add_agents(connection, self._agents))
+        await self.look()
+        self._task = asyncio.create_task(self._run())
+
+    async def leave(self) -> None:
+        """Give all agents back, one by one, and take none any more."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        with suppress(StoreError):  # then the lease ends by itself
+            await self._database.write(lambda connection: leases.set_leaving(connection, self.id))
+        await self._release(self._serving.list_agents(), "its worker was stopped")
+
+    async def end(self) -> None:
+        """End the lease. Nothing of this worker can be stored then."""
+        await self._renewal.stop()
+        with suppress(StoreError):
+            await self._database.write(lambda connection: leases.remove_worker(connection, self.id, "its worker was stopped"))
+
+    def wake(self) -> None:
+        """Look at the leases soon."""
+        self._wake.set()
+
+    async def look(self) -> None:
+        """Take and give back what is due now."""
+        state = await self._database.read(leases.read_workforce)
+        if not (any(worker.is_expired for worker in state.workers) or any(self._choose(state))):
+            return
+        change, reaped = await self._database.write(self._change)
+        for worker in reaped:
+            log.warning("worker %s did not renew its lease; its %d agents are taken over", worker.name, len(worker.agents))
+        if change.claimed:
+            await self._serving.take(change.claimed)
+        if change.released:
+            await self._release(change.released, "another worker has room")
+
+    def _choose(self, state: leases.Workforce) -> Change:
+        owners = {agent: lease.worker for agent, lease in state.leases.items() if lease.worker is not None}
+        return choose_change(self.id, [worker.id for worker in state.active], owners, self._groups)
+
+    def _change(self, connection: Connection) -> tuple[Change, list[leases.Reaped]]:
+        """Replace workers that are dead, and take what is due, in one transaction."""
+        leases.lock_changes(connection)
+        reaped = leases.reap(connection)
+        change = self._choose(leases.read_workforce(connection))
+        claimed = leases.claim(connection, self.id, change.claimed, "its share") if change.claimed else []
+        return Change(claimed, change.released), reaped
+
+    async def _release(self, agents: Sequence[str], reason: str) -> None:
+        slots = asyncio.Semaphore(_RELEASES)
+
+        async def release(agent: str) -> None:
+            async with slots:
+                await self._serving.give_back(agent)
+                while True:
+                    try:
+                        await self._database.write(lambda connection: leases.release(connection, self.id, agent, reason))
+                        return
+                    except StoreError as error:
+                        log.debug("%s: cannot be given back yet: %s", agent, error)
+                        await asyncio.sleep(_RETRY_S)
+
+        await asyncio.gather(*map(release, agents))
+
+    async def _run(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            try:
+                await self.look()
+            except StoreError as error:
+                log.debug("the leases cannot be read: %s", error)

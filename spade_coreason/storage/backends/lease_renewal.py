@@ -1,0 +1,169 @@
+"""The renewal of a worker's lease: a thread with its own connection, so that a busy event loop does not lose the lease."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import asyncpg
+from sqlalchemy import URL
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy.pool import NullPool
+
+from ..leases import LEASES_CHANNEL, RENEW_SQL, WorkerTerms
+
+_RENEWALS = 4
+"""The number of renewals in the time of a lease."""
+LAPSED = 0.7
+"""The part of that time after which a worker does no more: it cannot know whether another one has taken over."""
+_CUT_BY = 0.85
+"""The part of that time by which the sessions must be cut, or the process ends."""
+_ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, SQLAlchemyError, OSError)
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseHandlers:
+    """What a renewal calls. `on_lost` is called in its thread, with the reason; the others in the event loop.
+
+    `on_renewed` follows each renewal, and each change of the leases by another worker. `on_lapsed` has to cut the sessions with
+    the XMPP server, and `on_restored` may let them begin again. `on_lost` ends the process.
+    """
+
+    on_renewed: Callable[[], object]
+    on_lapsed: Callable[[], object]
+    on_restored: Callable[[], object]
+    on_lost: Callable[[str], object]
+
+
+class LeaseRenewal:
+    """Renews the lease of `worker`, which holds for `terms.lease_s` seconds, from `start` until `stop`.
+
+    The lease is lost if another worker has deleted its row, and if the event loop does not react: for `blocked_s` seconds while
+    the lease is renewed, or at once when it lapses.
+    """
+
+    def __init__(self, url: URL, worker: int, terms: WorkerTerms, handlers: LeaseHandlers, blocked_s: float) -> None:
+        self.snapshot = "{}"
+        """What the worker tells of itself, as JSON."""
+        self._url = url
+        self._worker = worker
+        self._terms = terms
+        self._handlers = handlers
+        self._blocked_s = blocked_s
+        self._main_loop = asyncio.get_running_loop()
+        self._answered_at = self._renewed_at = time.monotonic()
+        self._is_lapsed = False
+        self._is_cut = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), name="lease-renewal", daemon=True)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._is_over = threading.Event()
+        self._wake = asyncio.Event()
+
+    def start(self) -> None:
+        """Begin. The lease has just been taken."""
+        self._thread.start()
+
+    async def stop(self) -> None:
+        """End the renewals."""
+        self._is_over.set()
+        if self._loop is not None:
+            with suppress(RuntimeError):  # it has ended already
+                self._loop.call_soon_threadsafe(self._wake.set)
+        await asyncio.to_thread(self._thread.join)
+
+    @property
+    def seconds_left(self) -> float:
+        """The seconds until the lease ends, if it is not renewed."""
+        return self._renewed_at + self._terms.lease_s - time.monotonic()
+
+    # In the thread
+
+    async def _run(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        lease_s = self._terms.lease_s
+        engine = create_async_engine(
+            self._url,
+            poolclass=NullPool,
+            isolation_level="AUTOCOMMIT",
+            connect_args={
+                "timeout": lease_s / _RENEWALS,
+                "command_timeout": lease_s / _RENEWALS,
+                "server_settings": {
+                    "application_name": "spade-coreason lease",
+                    "lock_timeout": f"{lease_s / _RENEWALS:g}s",
+                    "tcp_user_timeout": f"{lease_s:g}s",
+                },
+            },
+        )
+        watch = asyncio.create_task(self._watch())
+        try:
+            while not self._is_over.is_set():
+                with suppress(*_ERRORS, TimeoutError):
+                    async with engine.connect() as connection:
+                        driver: Any = (await connection.get_raw_connection()).driver_connection
+                        await driver.add_listener(LEASES_CHANNEL, lambda *_: self._call(self._handlers.on_renewed))
+                        try:
+                            await self._renew(driver)
+                        finally:
+                            driver.terminate()
+                if not self._is_over.is_set():
+                    await asyncio.sleep(lease_s / _RENEWALS / 5)
+        finally:
+            watch.cancel()
+            await engine.dispose()
+
+    async def _renew(self, driver: asyncpg.Connection) -> None:
+        interval_s = self._terms.lease_s / _RENEWALS
+        while not self._is_over.is_set():
+            began_at = time.monotonic()
+            found = await driver.fetchval(RENEW_SQL, self._worker, self._terms.lease_micros, self.snapshot)
+            if found is None:
+                if not self._is_over.is_set():
+                    self._handlers.on_lost("another worker has taken over, because this one did not renew its lease in time")
+                return
+            self._renewed_at = began_at
+            if self._is_lapsed:
+                self._is_lapsed = False
+                self._is_cut.clear()
+                self._main_loop.call_soon_threadsafe(self._handlers.on_restored)
+            self._call(self._handlers.on_renewed)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(max(0.0, began_at + interval_s - time.monotonic())):
+                    await self._wake.wait()
+
+    async def _watch(self) -> None:
+        """Look for a lease that lapses and for an event loop that does not react."""
+        lease_s = self._terms.lease_s
+        beat_at = 0.0
+        while True:
+            await asyncio.sleep(lease_s / 20)
+            now = time.monotonic()
+            if now > beat_at:
+                beat_at = now + lease_s / _RENEWALS
+                self._call(lambda: None)
+            silent_s = now - self._renewed_at
+            if silent_s > LAPSED * lease_s and not self._is_lapsed:
+                self._is_lapsed = True
+                self._main_loop.call_soon_threadsafe(self._cut)
+            if self._is_lapsed and silent_s > _CUT_BY * lease_s and not self._is_cut.is_set():
+                self._handlers.on_lost("the database cannot be reached, and something blocks the event loop")
+            if now - self._answered_at > self._blocked_s:
+                self._handlers.on_lost(f"the event loop has been blocked for {self._blocked_s:g} s")
+
+    def _call(self, handler: Callable[[], object]) -> None:
+        def run() -> None:
+            self._answered_at = time.monotonic()
+            handler()
+
+        with suppress(RuntimeError):  # the loop is closed
+            self._main_loop.call_soon_threadsafe(run)
+
+    def _cut(self) -> None:
+        self._handlers.on_lapsed()
+        self._is_cut.set()

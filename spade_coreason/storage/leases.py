@@ -1,0 +1,173 @@
+"""The leases of several workers on one PostgreSQL database: who is alive, and who serves which agent.
+
+A worker has one lease, its row in `workers`, and renews it on the clock of the database. Each of its transactions reads that
+row with a lock (`make_fence`), for which a deletion waits, but no renewal. So once another worker has deleted the row, nothing
+of this one is stored any more, and the other may serve its agents.
+
+All functions run in a transaction. Those that change who serves what hold a lock that only one of them has.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection, delete, func, insert, select, text, update
+from sqlalchemy.dialects.postgresql import insert as insert_or_skip
+
+from .schema import leases, workers
+from .sequences import take_row_ids
+
+LEASES_CHANNEL = "spade_coreason_leases"
+"""The channel (NOTIFY) that wakes the other workers when an agent is free."""
+NOW = text("(extract(epoch FROM clock_timestamp()) * 1000000)::bigint")
+"""The time of the database in microseconds. That of a transaction would be older, if it has waited for a lock."""
+_CHANGE_LOCK = text("SELECT pg_advisory_xact_lock(1936744820, hashtext(current_schema()::text))")
+
+RENEW_SQL = """
+    UPDATE workers SET expires_at = (extract(epoch FROM clock_timestamp()) * 1000000)::bigint + $2, snapshot = $3
+    WHERE id = $1 RETURNING id
+"""
+"""Renew the lease of worker $1 for $2 microseconds, with its snapshot $3. No row comes back if the lease is lost."""
+
+
+def make_fence(worker: int) -> str:
+    """Return the statements that begin a transaction of a worker. Their last status is `SELECT 0` if its lease is lost."""
+    return f"BEGIN; SELECT 1 FROM workers WHERE id = {worker} FOR KEY SHARE"
+
+
+class WorkerTerms(NamedTuple):
+    """What a worker joins with: its name for people, and the time in seconds for which each renewal of its lease holds."""
+
+    name: str
+    lease_s: float
+
+    @property
+    def lease_micros(self) -> int:
+        """The time in microseconds."""
+        return round(self.lease_s * 1_000_000)
+
+
+class Worker(NamedTuple):
+    """A worker as the database knows it. Times are microseconds of its clock; `snapshot` is what the worker told last."""
+
+    id: int
+    name: str
+    started_at: int
+    is_expired: bool
+    is_leaving: bool
+    snapshot: Mapping[str, Any]
+
+
+class Lease(NamedTuple):
+    """Who serves an agent (a bare JID): the id of a worker, or None. `reason` is that of the last change, at `changed_at`."""
+
+    agent: str
+    worker: int | None
+    token: int
+    changed_at: int
+    reason: str
+
+
+class Workforce(NamedTuple):
+    """All workers and leases at one moment."""
+
+    workers: Sequence[Worker]
+    leases: Mapping[str, Lease]
+
+    @property
+    def active(self) -> list[Worker]:
+        """The workers that take agents."""
+        return [worker for worker in self.workers if not (worker.is_expired or worker.is_leaving)]
+
+
+class Reaped(NamedTuple):
+    """A worker that was taken for dead, with the agents that it served."""
+
+    id: int
+    name: str
+    agents: tuple[str, ...]
+
+
+def add_worker(connection: Connection, name: str, lease_micros: int) -> int:
+    """Add a worker with a lease, and return its id."""
+    worker = take_row_ids(connection, 1)[0]
+    expires_at = text(f"{NOW.text} + {lease_micros:d}")
+    connection.execute(insert(workers).values(id=worker, name=name, started_at=NOW, expires_at=expires_at))
+    return worker
+
+
+def read_workforce(connection: Connection) -> Workforce:
+    """Return all workers and leases."""
+    is_expired = (workers.c.expires_at < NOW).label("is_expired")
+    rows = connection.execute(select(workers, is_expired).order_by(workers.c.id)).all()
+    found = [
+        Worker(row.id, row.name, row.started_at, row.is_expired, row.is_leaving, json.loads(row.snapshot or "{}"))
+        for row in rows
+    ]
+    return Workforce(found, {row.agent: Lease(*row) for row in connection.execute(select(leases).order_by(leases.c.agent))})
+
+
+def lock_changes(connection: Connection) -> None:
+    """Be the only one that changes who serves what, until the transaction ends."""
+    connection.execute(_CHANGE_LOCK)
+
+
+def add_agents(connection: Connection, agents: Sequence[str]) -> None:
+    """Add agents that no worker has served yet. They are free."""
+    values = [{"agent": agent, "token": 0, "reason": "new"} for agent in agents]
+    connection.execute(insert_or_skip(leases).values(changed_at=NOW).on_conflict_do_nothing(), values)
+
+
+def claim(connection: Connection, worker: int, agents: Collection[str], reason: str) -> list[str]:
+    """Let a worker serve agents, those of them that are free. Return these."""
+    values = {"worker": worker, "token": leases.c.token + 1, "changed_at": NOW, "reason": reason}
+    free = update(leases).where(leases.c.agent.in_(agents), leases.c.worker.is_(None))
+    return list(connection.scalars(free.values(values).returning(leases.c.agent)))
+
+
+def release(connection: Connection, worker: int, agent: str, reason: str) -> None:
+    """Free an agent that a worker serves, and wake the others."""
+    own = update(leases).where(leases.c.agent == agent, leases.c.worker == worker)
+    connection.execute(own.values(worker=None, changed_at=NOW, reason=reason))
+    wake_others(connection)
+
+
+def wake_others(connection: Connection) -> None:
+    """Let all workers look at the leases, once the transaction is committed."""
+    connection.execute(select(func.pg_notify(LEASES_CHANNEL, "")))
+
+
+def set_leaving(connection: Connection, worker: int) -> None:
+    """Take no part in the shares any more."""
+    connection.execute(update(workers).where(workers.c.id == worker).values(is_leaving=True))
+    wake_others(connection)
+
+
+def remove_worker(connection: Connection, worker: int, reason: str) -> None:
+    """Remove a worker that has ended. Its agents are free."""
+    _free_agents(connection, [worker], reason)
+    connection.execute(delete(workers).where(workers.c.id == worker))
+    wake_others(connection)
+
+
+def reap(connection: Connection) -> list[Reaped]:
+    """Remove the workers whose leases have expired, and free their agents.
+
+    One in the middle of a transaction is left for the next time: its transaction ends, or PostgreSQL ends it.
+    """
+    expired = select(workers.c.id, workers.c.name).where(workers.c.expires_at < NOW).with_for_update(skip_locked=True)
+    reaped = []
+    for worker in connection.execute(expired).all():
+        agents = _free_agents(connection, [worker.id], f"{worker.name} did not renew its lease")
+        connection.execute(delete(workers).where(workers.c.id == worker.id))
+        reaped.append(Reaped(worker.id, worker.name, tuple(agents)))
+    if reaped:
+        wake_others(connection)
+    return reaped
+
+
+def _free_agents(connection: Connection, of: Sequence[int], reason: str) -> list[str]:
+    freed = update(leases).where(leases.c.worker.in_(of)).values(worker=None, changed_at=NOW, reason=reason)
+    return list(connection.scalars(freed.returning(leases.c.agent)))
