@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +48,7 @@ from ..storage import (
     WorkerTerms,
     index_outdated_passages,
     load_crashed,
+    mark_alone,
     open_database,
     record_crash,
     restore_kept,
@@ -60,7 +62,7 @@ from .running_host import RunningHost
 from .shares import group_agents
 from .supervision import Supervision, lock_data, make_store_timings, make_worker_terms, start_local_server
 from .web_server import build_web_server, find_used_doors
-from .workforce import Workforce
+from .workforce import Workforce, find_predecessor, replace_predecessor
 
 if TYPE_CHECKING:
     from ..doors import WebServer
@@ -270,8 +272,18 @@ class Platform:
             )
         is_stop = running.is_stopping and not blocking_row
         await restore_kept(self.database, running.kept)
-        crashed = await record_crash(self.database, running.rows, utc_now(), blocking_row, is_stop=is_stop)
-        self._crash_guard = CrashGuard(running, crashed, is_after_stop=is_stop)
+        predecessor = await find_predecessor(self.database, self.run_dir) if terms is not None else None
+        # What another worker has replaced already is counted.
+        rows = running.rows if terms is None or predecessor is not None else ()
+        crashed = await record_crash(self.database, rows, utc_now(), blocking_row, is_stop=is_stop)
+        if terms is not None:
+            await replace_predecessor(self.database, self.run_dir, predecessor)
+        self._crash_guard = CrashGuard(
+            running,
+            crashed if terms is None else (),
+            is_after_stop=is_stop and terms is None,
+            mark_alone=None if terms is None else partial(mark_alone, self.database),
+        )
         running.clear()
         await self._stack.enter_async_context(watch_loop(self.run_dir, self._blocked_s))
         try:

@@ -6,12 +6,15 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Protocol
 
 from sqlalchemy import Connection
 
+from ..contracts.base import utc_now
+from ..domain.environment.private_files import replace_file
 from ..exceptions import StoreError
-from ..storage import Database, leases
+from ..storage import Database, leases, record_lost_worker
 from ..storage.backends.lease_renewal import LeaseRenewal
 from .shares import Change, choose_change
 
@@ -20,6 +23,28 @@ log = logging.getLogger(__name__)
 _RELEASES = 8
 """The number of agents that are given back at the same time."""
 _RETRY_S = 0.5
+_FILE = "worker"
+"""The file in the directory of a process with the id of its worker."""
+
+
+async def find_predecessor(database: Database, run_dir: Path) -> int | None:
+    """Return the worker that used the directory of this process before, if it has died and was not replaced yet.
+
+    This process holds the lock of the directory, so it has died, whatever its lease says.
+    """
+    try:
+        previous = int((run_dir / _FILE).read_text())
+    except (OSError, ValueError):
+        return None
+    state = await database.read(leases.read_workforce)
+    return previous if any(worker.id == previous for worker in state.workers) else None
+
+
+async def replace_predecessor(database: Database, run_dir: Path, predecessor: int | None) -> None:
+    """Free the agents of a predecessor, and note this worker in the directory."""
+    if predecessor is not None:
+        await database.write(lambda connection: leases.remove_worker(connection, predecessor, "its worker has started again"))
+    await asyncio.to_thread(replace_file, run_dir / _FILE, str(database.worker_id).encode())
 
 
 class Serving(Protocol):
@@ -99,6 +124,9 @@ class Workforce:
         """Replace workers that are dead, and take what is due, in one transaction."""
         leases.lock_changes(connection)
         reaped = leases.reap(connection)
+        for worker in reaped:
+            if worker.agents:
+                record_lost_worker(connection, worker.agents, utc_now())
         change = self._choose(leases.read_workforce(connection))
         claimed = leases.claim(connection, self.id, change.claimed, "its share") if change.claimed else []
         return Change(claimed, change.released), reaped

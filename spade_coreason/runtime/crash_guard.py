@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Collection
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from contextlib import asynccontextmanager, suppress
+from typing import TypeAlias
 
+from ..exceptions import StoreError
 from ..storage import CrashedRequest, RunningRequests
 
 log = logging.getLogger(__name__)
+
+MarkAlone: TypeAlias = Callable[[int, bool], Awaitable[None]]
+"""A function that stores if a request, by its row in the inbox, runs alone."""
 
 _POLL_S = 0.02
 _ALONE_S = 10.0
@@ -22,7 +27,8 @@ class CrashGuard:
     It marks the requests whose turns run in `running`, so that the next process knows what ran when this one ended. `crashed`
     are the unanswered requests that ran at earlier crashes and stops. Suspects among them run one at a time. While one does, no
     other turn begins for at most `alone_s` seconds, and twice as long for each further end. `is_after_stop`: the last end was a
-    stop, so that `crashed` has all the requests that it cut off.
+    stop, so that `crashed` has all the requests that it cut off. A worker stores by `mark_alone` that a suspect begins or ceases to
+    run alone, and begins no turn before its request is durable, because another worker counts what ran.
     """
 
     def __init__(
@@ -32,8 +38,11 @@ class CrashGuard:
         alone_s: float = _ALONE_S,
         *,
         is_after_stop: bool = False,
+        mark_alone: MarkAlone | None = None,
     ) -> None:
         self.running = running
+        self._mark_alone = mark_alone
+        self._unmarking: asyncio.Task[None] | None = None
         self._cut_off = {request.id for request in crashed} if is_after_stop else None
         self.suspects: dict[int, float] = {}
         """The suspects that have not run yet: the time for which each may run alone, by its row in the inbox."""
@@ -42,6 +51,8 @@ class CrashGuard:
         self._may_start = asyncio.Event()
         self._may_start.set()
         self._alone_s = alone_s
+        self.waits_for_storage = mark_alone is not None
+        """True if no turn may begin before its request is durable."""
         self.add(crashed)
 
     def add(self, crashed: Collection[CrashedRequest]) -> None:
@@ -95,9 +106,19 @@ class CrashGuard:
                     # What runs already may take long. If it does, the crash of both proves nothing, and the next run decides.
                     while not (self.running.is_idle or self._may_start.is_set()):  # noqa: ASYNC110 - an event costs each turn
                         await asyncio.sleep(_POLL_S)
+                    if self._mark_alone is not None and not self._may_start.is_set():
+                        await self._mark_alone(inbox_row, True)
+                        self._unmarking = asyncio.create_task(self._unmark(inbox_row))
                     yield
                 finally:
                     timer.cancel()
                     self._may_start.set()
         finally:
             self.suspects.pop(inbox_row, None)
+
+    async def _unmark(self, inbox_row: int) -> None:
+        """Store that a suspect runs alone no more, once other turns may begin."""
+        await self._may_start.wait()
+        assert self._mark_alone is not None
+        with suppress(StoreError):  # then the lease ends too
+            await self._mark_alone(inbox_row, False)

@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 from uuid import uuid4
 
 from pydantic_core import from_json, to_json
-from sqlalchemy import Connection, delete, insert, select, update
+from sqlalchemy import Connection, delete, insert, or_, select, update
 
 from ..domain.channel_kinds import DEFAULT_CHANNEL
 from ..domain.environment.private_files import open_private
 from ..domain.identifiers import NO_DIGEST
 from ..exceptions import StoreError
-from .backends.database import Database, Rows
+from .backends.database import Database, Rows, is_of_agent
 from .backends.statements import RECEIVE, RECEIVED_COLUMNS, SET_CHANNEL
 from .dedup import DUPLICATE_DAYS
 from .records import PendingRequest, from_micros, to_micros
@@ -179,6 +179,9 @@ class CrashedRequest(NamedTuple):
         return self.crashes > CRASHES_UNTIL_SUSPECT or self.stops <= STOPS_UNTIL_SUSPECT
 
 
+_is_unanswered = select(inbox.c.id).where(inbox.c.id == crashed_requests.c.id, inbox.c.state == RECEIVED).exists()
+
+
 async def restore_kept(database: Database, kept: Sequence[Mapping[str, Any]]) -> None:
     """Store the requests of `RunningRequests.kept` that are not in the inbox."""
     if not kept:
@@ -204,40 +207,66 @@ async def record_crash(
     stops. If one of them blocked the event loop until the process was killed (`blocking_row`), it alone is counted, and has
     failed. Requests that were answered in the meantime are forgotten.
     """
-    name, limit = ("stops", STOPS_UNTIL_SUSPECT) if is_stop else ("crashes", CRASHES_UNTIL_SUSPECT)
     if blocking_row in rows:
         rows = {blocking_row}
 
     def work(connection: Connection) -> list[CrashedRequest]:
         crashed = crashed_requests
-        is_unanswered = select(inbox.c.id).where(inbox.c.id == crashed.c.id, inbox.c.state == RECEIVED).exists()
-        connection.execute(delete(crashed).where(crashed.c.failed_at.is_(None), ~is_unanswered))
+        connection.execute(delete(crashed).where(crashed.c.failed_at.is_(None), ~_is_unanswered))
         if rows:
-            was_running = crashed.c.id.in_(rows)
-            if len(rows) == 1:
-                has_failed = [was_running, crashed.c[name] >= limit, crashed.c.failed_at.is_(None)]
-                connection.execute(update(crashed).where(*has_failed).values(failed_at=to_micros(now)))
-            connection.execute(update(crashed).where(was_running).values({name: crashed.c[name] + 1}))
-            known = set(connection.scalars(select(crashed.c.id).where(was_running)))
-            first = select(inbox).where(
-                inbox.c.id.in_(set(rows) - known), inbox.c.state == RECEIVED, inbox.c.request.is_not(None)
-            )
-            for row in connection.execute(first).all():
-                values = {"agent": row.agent, "sender": row.sender, "received_at": row.received_at, "request": row.request}
-                values["channel"] = row.channel
-                connection.execute(insert(crashed).values({"id": row.id, "crashes": 0, **values, name: 1}))
+            _count(connection, rows, now, is_stop=is_stop)
             if blocking_row in rows:
-                connection.execute(update(crashed).where(was_running).values(failed_at=to_micros(now)))
-        return _load(connection.execute(select(crashed).where(is_unanswered).order_by(crashed.c.id)).all())
+                connection.execute(update(crashed).where(crashed.c.id.in_(rows)).values(failed_at=to_micros(now)))
+        return _load(connection.execute(select(crashed).where(_is_unanswered).order_by(crashed.c.id)).all())
 
     return await database.write(work)
+
+
+def record_lost_worker(connection: Connection, agents: Sequence[str], now: datetime) -> None:
+    """Count a crash for the unanswered requests of the agents of a worker that was lost, in a transaction.
+
+    Nobody knows which of them ran, but one that ran alone (`mark_alone`) is known: it alone is counted then, and fails if it is
+    a suspect.
+    """
+    crashed, is_of_agents = crashed_requests, or_(*map(is_of_agent, agents))
+    alone = list(connection.scalars(select(crashed.c.id).where(crashed.c.agent.in_(agents), crashed.c.runs_alone)))
+    if not alone:
+        open_rows = select(inbox.c.id).where(is_of_agents, inbox.c.state == RECEIVED)
+        rows = list(connection.scalars(open_rows))
+    else:
+        rows = alone
+    if rows:
+        _count(connection, rows, now)
+    connection.execute(update(crashed).where(crashed.c.id.in_(alone)).values(runs_alone=False))
+
+
+async def mark_alone(database: Database, row: int, runs_alone: bool) -> None:
+    """Store that a suspect runs alone from now on, or no more, so that whoever replaces this worker knows that."""
+    marked = update(crashed_requests).where(crashed_requests.c.id == row).values(runs_alone=runs_alone)
+    await database.write(lambda connection: connection.execute(marked) and None)
+
+
+def _count(connection: Connection, rows: Collection[int], now: datetime, *, is_stop: bool = False) -> None:
+    """Count a crash, or a stop, for requests that ran. The only one fails if it is a suspect."""
+    name, limit = ("stops", STOPS_UNTIL_SUSPECT) if is_stop else ("crashes", CRASHES_UNTIL_SUSPECT)
+    crashed = crashed_requests
+    was_running = crashed.c.id.in_(rows)
+    if len(rows) == 1:
+        has_failed = [was_running, crashed.c[name] >= limit, crashed.c.failed_at.is_(None)]
+        connection.execute(update(crashed).where(*has_failed).values(failed_at=to_micros(now)))
+    connection.execute(update(crashed).where(was_running).values({name: crashed.c[name] + 1}))
+    known = set(connection.scalars(select(crashed.c.id).where(was_running)))
+    first = select(inbox).where(inbox.c.id.in_(set(rows) - known), inbox.c.state == RECEIVED, inbox.c.request.is_not(None))
+    for row in connection.execute(first).all():
+        values = {"agent": row.agent, "sender": row.sender, "received_at": row.received_at, "request": row.request}
+        values["channel"] = row.channel
+        connection.execute(insert(crashed).values({"id": row.id, "crashes": 0, **values, name: 1}))
 
 
 async def load_crashed(database: Database, agents: Sequence[str]) -> list[CrashedRequest]:
     """Return the unanswered requests of these agents that have a count, oldest first."""
     crashed = crashed_requests
-    is_unanswered = select(inbox.c.id).where(inbox.c.id == crashed.c.id, inbox.c.state == RECEIVED).exists()
-    query = select(crashed).where(crashed.c.agent.in_(agents), is_unanswered).order_by(crashed.c.id)
+    query = select(crashed).where(crashed.c.agent.in_(agents), _is_unanswered).order_by(crashed.c.id)
     return _load(await database.read(lambda connection: connection.execute(query).all()))
 
 

@@ -29,6 +29,8 @@ class WhereAgent:
     manifest = AgentDefinition.simple("where")
 
     async def assist(self, request: AgentRequest, session: Session, response: ResponseHandler) -> None:
+        if request.payload["query"] == "die":
+            os._exit(9)
         count = await session.get("count", 0) + 1
         await session.store("count", count, scope="conversation")
         await response.markdown(f"{count} {os.getpid()}")
@@ -166,3 +168,33 @@ async def test_workers_are_restarted_one_after_the_other_while_people_ask(
             await workers.start()
             await workers.wait_for(2, 2)
         assert (await alice.ask_all(workers.agents))[0] == {rounds + 1}
+
+
+async def test_a_worker_that_starts_again_has_its_agents_back_before_its_lease_ends(
+    prosody: XmppServer, postgres: Postgres, tmp_path: Path
+) -> None:
+    async with run_workers(prosody, postgres, tmp_path, agents=2, lease_s=60) as workers, new_asker(prosody) as alice:
+        first = await workers.start()
+        assert await alice.ask_all(workers.agents) == ({1}, {first.pid})
+        await first.signal(signal.SIGKILL)
+        second = await workers.start()
+        assert await alice.ask_all(workers.agents) == ({2}, {second.pid})
+
+
+async def test_a_request_that_ends_workers_ends_three_and_fails(
+    prosody: XmppServer, postgres: Postgres, tmp_path: Path
+) -> None:
+    async with (
+        run_workers(prosody, postgres, tmp_path, agents=2) as workers,
+        new_asker(prosody) as alice,
+        StockClient(*await prosody.account(), prosody) as mallory,
+    ):
+        started = [await workers.start() for _ in range(4)]
+        await eventually(lambda: sum(workers.count_shares()) == 2)
+        mallory.send("hello", workers.agents[0])
+        await mallory.answer()
+        mallory.send("die", workers.agents[0])
+        while not str((await mallory.answer())["body"]).startswith("This request has crashed me"):
+            pass
+        [left] = [worker for worker in started if worker.process is not None and worker.process.poll() is None]
+        assert await alice.ask_all(workers.agents) == ({1}, {left.pid})

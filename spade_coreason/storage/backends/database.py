@@ -20,7 +20,7 @@ from functools import cache
 from itertools import chain
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
-from sqlalchemy import URL, ColumnElement, Connection, Select, create_mock_engine, inspect, select, text
+from sqlalchemy import URL, ColumnElement, Connection, Select, and_, create_mock_engine, func, inspect, select, text
 from sqlalchemy.engine.mock import MockConnection
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
@@ -163,6 +163,12 @@ def select_inbox_rows(*conditions: ColumnElement[bool]) -> Select[Any]:
     inbox = schema.inbox.c
     query = select(inbox.id, inbox.key, inbox.agent, inbox.state, inbox.message_key).where(*conditions).order_by(inbox.id)
     return query.execution_options(yield_per=INBOX_PAGE_ROWS)
+
+
+def is_of_agent(agent: str) -> ColumnElement[bool]:
+    """Return the condition that a row of the inbox is of an agent, as the index of PostgreSQL finds it."""
+    inbox = schema.inbox.c
+    return and_(func.hashtext(inbox.agent) == func.hashtext(agent), inbox.agent == agent)
 
 
 def select_rows_with_steps(rows: Sequence[int]) -> Select[Any]:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from itertools import chain
 from typing import Any
 
-from sqlalchemy import URL, Connection, Select, func
+from sqlalchemy import URL, Connection, Select
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
@@ -29,6 +29,7 @@ from .database import (
     T,
     WriterHook,
     group_rows,
+    is_of_agent,
     select_inbox_rows,
     select_rows_with_steps,
 )
@@ -348,7 +349,7 @@ class PostgresDatabase(Database):
 
 def select_rows_of(agent: str) -> Select[Any]:
     """Return the query of the rows of one agent."""
-    return select_inbox_rows(func.hashtext(inbox.c.agent) == func.hashtext(agent), inbox.c.agent == agent)
+    return select_inbox_rows(is_of_agent(agent))
 
 
 async def _driver_connection(connection: AsyncConnection) -> Any:
