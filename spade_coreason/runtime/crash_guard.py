@@ -27,8 +27,10 @@ class CrashGuard:
     It marks the requests whose turns run in `running`, so that the next process knows what ran when this one ended. `crashed`
     are the unanswered requests that ran at earlier crashes and stops. Suspects among them run one at a time. While one does, no
     other turn begins for at most `alone_s` seconds, and twice as long for each further end. `is_after_stop`: the last end was a
-    stop, so that `crashed` has all the requests that it cut off. A worker stores by `mark_alone` that a suspect begins or ceases to
-    run alone, and begins no turn before its request is durable, because another worker counts what ran.
+    stop, so that `crashed` has all the requests that it cut off.
+
+    With `mark_alone` this is one of several workers. It stores when a suspect begins to run alone and when it does no more, and
+    begins no turn before its request is durable: if it dies, another worker has to know what ran.
     """
 
     def __init__(
