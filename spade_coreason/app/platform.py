@@ -53,6 +53,7 @@ from ..storage import (
     record_crash,
     restore_kept,
 )
+from ..storage.leases import list_handed_over
 from ..xmpp import BackOff, HostedAgent, LocalServer, ServerEndpoint, describe_start_error
 from .accounts import GUEST_USER, LocalAccounts
 from .agent_builder import AgentBuilder
@@ -370,7 +371,8 @@ class Platform:
         """Begin to serve agents (bare JIDs), which no other worker serves now."""
         assert self.database is not None
         assert self._crash_guard is not None
-        self._crash_guard.add(await load_crashed(self.database, agents))
+        handed_over = await self.database.read(lambda connection: list_handed_over(connection, agents))
+        self._crash_guard.add(await load_crashed(self.database, agents), handed_over)
         numbers = [number for number, agent in enumerate(self.settings.agents) if bare_jid(agent.jid) in agents]
         for number in numbers:
             settings = self.settings.agents[number]
@@ -384,6 +386,7 @@ class Platform:
     async def give_back(self, agent: str) -> None:
         """Serve an agent no more, once its running turns have ended."""
         assert self.database is not None
+        assert self._crash_guard is not None
         start = self._starts.pop(agent)
         start.cancel()
         await asyncio.gather(start, return_exceptions=True)
@@ -396,6 +399,9 @@ class Platform:
             self.doors.remove(agent)
             await self._builder.forget(agent)
         self._absent.pop(agent, None)
+        if cut_off := self._crash_guard.running.take_rows(self.database.open_inbox_rows.get(agent, set())):
+            await record_crash(self.database, cut_off, utc_now(), is_stop=True)
+        self._crash_guard.remove(agent)
         self.database.close_agent(agent)
         log.info("%s: is given back", agent)
 
@@ -423,6 +429,8 @@ class Platform:
     async def _find_web_problem(self) -> str | None:
         """Return the kind of problem that keeps an agent behind doors from answering, or None."""
         jids = [bare_jid(agent.jid) for agent in self.settings.agents if agent.doors]
+        if self._workforce is not None:
+            jids = [jid for jid in jids if jid in self._starts]
         if not all(jid in self.agents and self.agents[jid].is_alive() for jid in jids):
             return "agents"
         assert self.database is not None

@@ -6,6 +6,9 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+NOBODY = 0
+"""The owner of an agent that is on its way from one worker to another."""
+
 
 class Change(NamedTuple):
     """What a worker does now: the agents that it takes, and those that it gives back."""

@@ -16,7 +16,7 @@ from ..domain.environment.private_files import replace_file
 from ..exceptions import StoreError
 from ..storage import Database, leases, record_lost_worker
 from ..storage.backends.lease_renewal import LeaseRenewal
-from .shares import Change, choose_change
+from .shares import NOBODY, Change, choose_change
 
 log = logging.getLogger(__name__)
 
@@ -77,6 +77,9 @@ class Workforce:
         self._serving = serving
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._releases: asyncio.Task[None] | None = None
+        self._leaving_agents: set[str] = set()
+        """The agents that are being given back."""
 
     async def join(self) -> None:
         """Take a share of the agents for the first time."""
@@ -91,6 +94,8 @@ class Workforce:
             await asyncio.gather(self._task, return_exceptions=True)
         with suppress(StoreError):  # then the lease ends by itself
             await self._database.write(lambda connection: leases.set_leaving(connection, self.id))
+        if self._releases is not None:
+            await self._releases
         await self._release(self._serving.list_agents(), "its worker was stopped")
 
     async def end(self) -> None:
@@ -114,10 +119,11 @@ class Workforce:
         if change.claimed:
             await self._serving.take(change.claimed)
         if change.released:
-            await self._release(change.released, "another worker has room")
+            self._releases = asyncio.create_task(self._release(change.released, "another worker has room"))
 
     def _choose(self, state: leases.Workforce) -> Change:
         owners = {agent: lease.worker for agent, lease in state.leases.items() if lease.worker is not None}
+        owners |= dict.fromkeys(self._leaving_agents, NOBODY)
         return choose_change(self.id, [worker.id for worker in state.active], owners, self._groups)
 
     def _change(self, connection: Connection) -> tuple[Change, list[leases.Reaped]]:
@@ -133,6 +139,7 @@ class Workforce:
 
     async def _release(self, agents: Sequence[str], reason: str) -> None:
         slots = asyncio.Semaphore(_RELEASES)
+        self._leaving_agents.update(agents)
 
         async def release(agent: str) -> None:
             async with slots:
@@ -140,6 +147,7 @@ class Workforce:
                 while True:
                     try:
                         await self._database.write(lambda connection: leases.release(connection, self.id, agent, reason))
+                        self._leaving_agents.discard(agent)
                         return
                     except StoreError as error:
                         log.debug("%s: cannot be given back yet: %s", agent, error)

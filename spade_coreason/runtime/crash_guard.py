@@ -45,7 +45,9 @@ class CrashGuard:
         self.running = running
         self._mark_alone = mark_alone
         self._unmarking: asyncio.Task[None] | None = None
-        self._cut_off = {request.id for request in crashed} if is_after_stop else None
+        self._is_after_stop = is_after_stop
+        self._handed_over: set[str] = set()
+        self._cut_off: set[int] = set()
         self.suspects: dict[int, float] = {}
         """The suspects that have not run yet: the time for which each may run alone, by its row in the inbox."""
         self._failed: dict[int, CrashedRequest] = {}
@@ -57,9 +59,15 @@ class CrashGuard:
         """True if no turn may begin before its request is durable."""
         self.add(crashed)
 
-    def add(self, crashed: Collection[CrashedRequest]) -> None:
-        """Take the unanswered requests that ran at earlier crashes and stops, also of agents that other workers have served."""
+    def add(self, crashed: Collection[CrashedRequest], handed_over: Collection[str] = ()) -> None:
+        """Take the unanswered requests that ran at earlier crashes and stops, also of agents that other workers have served.
+
+        `handed_over` are the agents (bare JIDs) that another worker has given back at a stop. `crashed` has all that it cut
+        off of these.
+        """
+        self._handed_over.update(handed_over)
         for request in crashed:
+            self._cut_off.add(request.id)
             if request.failed_at is not None:
                 self._failed[request.id] = request
                 text = (
@@ -83,13 +91,17 @@ class CrashGuard:
                     request.stops,
                 )
 
+    def remove(self, agent: str) -> None:
+        """Forget an agent that another worker is to serve."""
+        self._handed_over.discard(agent)
+
     def find_failed(self, inbox_row: int) -> CrashedRequest | None:
         """Return a request that is not run again, because it ended the process. None for any other."""
         return self._failed.get(inbox_row)
 
-    def may_have_begun(self, inbox_row: int) -> bool:
-        """Return False for a request of which it is known that the last end of the process did not cut off its turn."""
-        return self._cut_off is None or inbox_row in self._cut_off
+    def may_have_begun(self, agent: str, inbox_row: int) -> bool:
+        """Return False for a request of an agent of which it is known that the last stop did not cut off its turn."""
+        return not (self._is_after_stop or agent in self._handed_over) or inbox_row in self._cut_off
 
     @asynccontextmanager
     async def permit(self, inbox_row: int) -> AsyncIterator[None]:

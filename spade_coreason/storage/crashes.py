@@ -116,6 +116,16 @@ class RunningRequests:
                     found.append(columns | {name: bytes.fromhex(columns[name]) for name in ("key", "digest")})
         return found
 
+    def take_rows(self, rows: Collection[int]) -> list[int]:
+        """Remove those of the rows whose turns run, because a stop has cut them off. Return them."""
+        taken = []
+        for slot in range(SPARE_SLOT + 1, _STOP_SLOT):
+            if (row := self.slots[slot]) and row in rows:
+                taken.append(row)
+                self.slots[slot] = 0
+                self.free_slots.append(slot)
+        return taken
+
     def mark_stop(self) -> None:
         """Note that the platform stops: what is still running at the end of the process has not crashed it."""
         with suppress(OSError):  # the stop goes on

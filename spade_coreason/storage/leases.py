@@ -68,6 +68,7 @@ class Lease(NamedTuple):
     token: int
     changed_at: int
     reason: str
+    was_handed_over: bool
 
 
 class Workforce(NamedTuple):
@@ -116,7 +117,7 @@ def lock_changes(connection: Connection) -> None:
 
 def add_agents(connection: Connection, agents: Sequence[str]) -> None:
     """Add agents that no worker has served yet. They are free."""
-    values = [{"agent": agent, "token": 0, "reason": "new"} for agent in agents]
+    values = [{"agent": agent, "token": 0, "reason": "new", "was_handed_over": False} for agent in agents]
     connection.execute(insert_or_skip(leases).values(changed_at=NOW).on_conflict_do_nothing(), values)
 
 
@@ -130,7 +131,7 @@ def claim(connection: Connection, worker: int, agents: Collection[str], reason: 
 def release(connection: Connection, worker: int, agent: str, reason: str) -> None:
     """Free an agent that a worker serves, and wake the others."""
     own = update(leases).where(leases.c.agent == agent, leases.c.worker == worker)
-    connection.execute(own.values(worker=None, changed_at=NOW, reason=reason))
+    connection.execute(own.values(worker=None, changed_at=NOW, reason=reason, was_handed_over=True))
     wake_others(connection)
 
 
@@ -169,5 +170,11 @@ def reap(connection: Connection) -> list[Reaped]:
 
 
 def _free_agents(connection: Connection, of: Sequence[int], reason: str) -> list[str]:
-    freed = update(leases).where(leases.c.worker.in_(of)).values(worker=None, changed_at=NOW, reason=reason)
+    values = {"worker": None, "changed_at": NOW, "reason": reason, "was_handed_over": False}
+    freed = update(leases).where(leases.c.worker.in_(of)).values(values)
     return list(connection.scalars(freed.returning(leases.c.agent)))
+
+
+def list_handed_over(connection: Connection, agents: Collection[str]) -> list[str]:
+    """Return those of the agents whose last worker gave them back."""
+    return list(connection.scalars(select(leases.c.agent).where(leases.c.agent.in_(agents), leases.c.was_handed_over)))

@@ -523,7 +523,7 @@ workers = Table(
 )
 
 # Which worker serves an agent; NULL if it is free. `token` counts the workers that have served it. `reason` is that of the last
-# change, at `changed_at`.
+# change, at `changed_at`. `was_handed_over` if its last worker gave it back, and did not die.
 leases = Table(
     "leases",
     metadata,
@@ -532,6 +532,7 @@ leases = Table(
     Column("token", BigInt, nullable=False),
     Column("changed_at", BigInt, nullable=False),
     Column("reason", Text, nullable=False),
+    Column("was_handed_over", Boolean, nullable=False),
     Index("leases_by_worker", "worker"),
 )
 

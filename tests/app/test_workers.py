@@ -198,3 +198,12 @@ async def test_a_request_that_ends_workers_ends_three_and_fails(
             pass
         [left] = [worker for worker in started if worker.process is not None and worker.process.poll() is None]
         assert await alice.ask_all(workers.agents) == ({1}, {left.pid})
+
+
+async def test_workers_that_start_at_once_on_an_empty_database_share_the_agents(
+    prosody: XmppServer, postgres: Postgres, tmp_path: Path
+) -> None:
+    async with run_workers(prosody, postgres, tmp_path, agents=6) as workers, new_asker(prosody) as alice:
+        started = await asyncio.gather(*(workers.start() for _ in range(3)))
+        await workers.wait_for(2, 2, 2)
+        assert await alice.ask_all(workers.agents) == ({1}, {worker.pid for worker in started})

@@ -114,7 +114,7 @@ class InboxRecovery:
             return
         own_key, digest = identify(self._jid, incoming)
         is_repeated = bool(pending.digest) and key != own_key
-        may_have_begun = self._crash_guard.may_have_begun(pending.inbox_row) and not self._mailboxes.is_paused
+        may_have_begun = self._crash_guard.may_have_begun(self._jid, pending.inbox_row) and not self._mailboxes.is_paused
         if may_have_begun and not (is_rerun or is_repeated or self._on_restart == "rerun"):
             with use_language(self._languages.of_request(incoming)):
                 text = translate("I was interrupted before I could answer this. Please ask again.")

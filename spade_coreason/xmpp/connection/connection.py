@@ -164,7 +164,8 @@ class Connection:
 
     def cut(self, reason: str) -> None:
         """Cut the connection as `drop` does, and reconnect as soon as the endpoint allows it."""
-        self._abort_session(reason)
+        self._end_reason = reason
+        self.client.abort()
 
     def drop(self) -> None:
         """Cut the connection without closing the stream, and do not reconnect. The server sees the same as after `kill -9`."""

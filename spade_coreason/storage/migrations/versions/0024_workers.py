@@ -26,6 +26,7 @@ def upgrade() -> None:
         sa.Column("token", Whole, nullable=False),
         sa.Column("changed_at", Whole, nullable=False),
         sa.Column("reason", sa.Text, nullable=False),
+        sa.Column("was_handed_over", sa.Boolean, nullable=False),
     )
     op.create_index("leases_by_worker", "leases", ["worker"])
     op.add_column("crashed_requests", sa.Column("runs_alone", sa.Boolean, nullable=False, server_default=sa.false()))
