@@ -1,0 +1,172 @@
+"""Leases: a worker that was replaced stores nothing more, and each agent has one worker."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+from sqlalchemy import Connection, text
+
+from spade_coreason.exceptions import LeaseLostError, StoreError
+from spade_coreason.storage import Database, LeaseHandlers, LeaseRenewal, WorkerTerms, leases, open_database
+from tests.support.databases import execute
+from tests.support.errors import ExpectedErrors
+from tests.support.records import AGENT, OTHER_AGENT, open_repository, receive_request
+from tests.support.servers.postgres import Postgres
+from tests.support.wait import TIMEOUT_S
+
+LEASE_S = 0.4
+
+
+@asynccontextmanager
+async def open_worker(url: str, lease_s: float = LEASE_S, name: str = "one") -> AsyncIterator[Database]:
+    database = await open_database(url, "off", terms=WorkerTerms(name, lease_s))
+    try:
+        yield database
+    finally:
+        await database.close()
+
+
+def worker_of(database: Database) -> int:
+    assert database.worker_id is not None
+    return database.worker_id
+
+
+async def reap(database: Database) -> list[leases.Reaped]:
+    """Wait until a worker can be reaped."""
+    async with asyncio.timeout(TIMEOUT_S):
+        while not (reaped := await database.write(leases.reap)):  # noqa: ASYNC110 - PostgreSQL sends no event
+            await asyncio.sleep(0.05)
+    return reaped
+
+
+async def claim(database: Database, *agents: str) -> list[str]:
+    def work(connection: Connection) -> list[str]:
+        leases.add_agents(connection, agents)
+        return leases.claim(connection, worker_of(database), agents, "")
+
+    return await database.write(work)
+
+
+async def test_a_worker_that_was_reaped_stores_nothing_more(postgres: Postgres, expected_errors: ExpectedErrors) -> None:
+    url = postgres.url()
+    async with open_worker(url) as lost, open_worker(url, 3600, "two") as other:
+        repository = await open_repository(lost, AGENT)
+        assert await claim(lost, AGENT) == [AGENT]
+        await receive_request(repository)
+        assert [(each.name, each.agents) for each in await reap(other)] == [("one", (AGENT,))]
+        assert await claim(other, AGENT) == [AGENT]
+        for _ in range(2):
+            with pytest.raises(LeaseLostError, match="another worker"):
+                await receive_request(repository)
+        assert len(execute(url, "SELECT * FROM inbox")) == 1
+    expected_errors("another worker serves the agents of this one now")
+
+
+async def test_an_agent_has_one_worker(postgres: Postgres) -> None:
+    url = postgres.url()
+    async with open_worker(url) as one, open_worker(url) as two:
+        found = await asyncio.gather(claim(one, AGENT, OTHER_AGENT), claim(two, AGENT, OTHER_AGENT))
+        assert sorted(map(len, found)) == [0, 2]
+        owner, other = (one, two) if found[0] else (two, one)
+        await owner.write(lambda connection: leases.release(connection, worker_of(owner), AGENT, "room"))
+        assert await claim(other, AGENT, OTHER_AGENT) == [AGENT]
+        await owner.write(lambda connection: leases.release(connection, worker_of(owner), AGENT, "not its own"))
+        state = await other.read(leases.read_workforce)
+        assert {agent: lease.worker for agent, lease in state.leases.items()} == {
+            AGENT: worker_of(other),
+            OTHER_AGENT: worker_of(owner),
+        }
+
+
+async def test_a_worker_in_the_middle_of_a_transaction_is_reaped_when_postgresql_has_ended_that(postgres: Postgres) -> None:
+    url = postgres.url()
+    async with open_worker(url, 3600, "two") as other:
+        blocked = f"SET idle_in_transaction_session_timeout = '300ms'; {leases.make_fence(await _expired_worker(other))}"
+        async with _session(url, blocked):
+            assert await other.write(leases.reap) == []
+            assert [each.name for each in await reap(other)] == ["expired"]
+
+
+async def _expired_worker(database: Database) -> int:
+    return await database.write(lambda connection: leases.add_worker(connection, "expired", -1))
+
+
+@asynccontextmanager
+async def _session(url: str, sql: str) -> AsyncIterator[None]:
+    """Hold a session with the server that has run these statements."""
+    import asyncpg
+
+    connection = await asyncpg.connect(url.replace("+asyncpg", ""))
+    try:
+        await connection.execute(sql)
+        yield
+    finally:
+        connection.terminate()
+
+
+async def test_row_ids_of_a_new_owner_follow_those_of_the_last(postgres: Postgres) -> None:
+    url = postgres.url()
+    async with open_worker(url, 3600) as one, open_worker(url, 3600) as two:
+        rows = [await receive_request(await open_repository(database, AGENT)) for database in (one, two)]
+        one.close_agent(AGENT)
+        rows.append(await receive_request(await open_repository(one, AGENT)))
+        assert rows == sorted(rows)
+
+
+async def test_a_command_that_needs_the_whole_database_waits_for_no_worker(postgres: Postgres) -> None:
+    url = postgres.url()
+    async with open_worker(url):
+        with pytest.raises(StoreError, match="another platform uses this database; stop it"):
+            await open_database(url, "off")
+
+
+class Renewed:
+    """A lease that is renewed, and what the renewal calls."""
+
+    def __init__(self, database: Database, terms: WorkerTerms, blocked_s: float = 60) -> None:
+        self.calls: list[str] = []
+        self.lost = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def record(name: str) -> Callable[[], object]:
+            return lambda: self.calls.append(name)
+
+        def on_lost(reason: str) -> None:
+            self.calls.append(reason)
+            loop.call_soon_threadsafe(self.lost.set)
+
+        handlers = LeaseHandlers(record("renewed"), record("lapsed"), record("restored"), on_lost)
+        self.renewal = LeaseRenewal(database.url, worker_of(database), terms, handlers, blocked_s)
+
+
+async def test_a_lease_is_renewed_while_a_transaction_is_open_and_lost_when_the_row_is_gone(postgres: Postgres) -> None:
+    url, terms = postgres.url(), WorkerTerms("one", LEASE_S)
+    async with open_worker(url) as database, open_worker(url, 3600, "two") as other:
+        renewed = Renewed(database, terms)
+        renewed.renewal.start()
+        async with _session(url, leases.make_fence(worker_of(database))):
+            until = time.monotonic() + 3 * LEASE_S
+            while time.monotonic() < until:
+                assert await other.write(leases.reap) == []
+                await asyncio.sleep(LEASE_S / 5)
+        assert set(renewed.calls) == {"renewed"}
+        assert renewed.renewal.seconds_left > 0
+        await other.write(lambda connection: connection.execute(text("DELETE FROM workers WHERE name = 'one'")) and None)
+        await asyncio.wait_for(renewed.lost.wait(), TIMEOUT_S)
+        assert "another worker has taken over" in renewed.calls[-1]
+        await renewed.renewal.stop()
+
+
+async def test_a_blocked_event_loop_loses_the_lease(postgres: Postgres) -> None:
+    async with open_worker(postgres.url(), 60) as database:
+        renewed = Renewed(database, WorkerTerms("one", 1), blocked_s=0.5)
+        renewed.renewal.start()
+        deadline = time.monotonic() + TIMEOUT_S
+        while not any("blocked" in call for call in renewed.calls):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)  # noqa: ASYNC251 - it blocks the event loop
+        await renewed.renewal.stop()
