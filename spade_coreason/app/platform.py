@@ -44,6 +44,7 @@ from ..runtime import (
 )
 from ..storage import (
     Database,
+    Leases,
     RunningRequests,
     WorkerTerms,
     index_outdated_passages,
@@ -53,7 +54,6 @@ from ..storage import (
     record_crash,
     restore_kept,
 )
-from ..storage.leases import list_handed_over
 from ..xmpp import BackOff, HostedAgent, LocalServer, ServerEndpoint, describe_start_error
 from .accounts import GUEST_USER, LocalAccounts
 from .agent_builder import AgentBuilder
@@ -273,12 +273,13 @@ class Platform:
             )
         is_stop = running.is_stopping and not blocking_row
         await restore_kept(self.database, running.kept)
-        predecessor = await find_predecessor(self.database, self.run_dir) if terms is not None else None
+        leases = Leases(self.database) if terms is not None else None
+        predecessor = await find_predecessor(leases, self.run_dir) if leases is not None else None
         # What another worker has replaced already is counted.
-        rows = running.rows if terms is None or predecessor is not None else ()
+        rows = running.rows if leases is None or predecessor is not None else ()
         crashed = await record_crash(self.database, rows, utc_now(), blocking_row, is_stop=is_stop)
-        if terms is not None:
-            await replace_predecessor(self.database, self.run_dir, predecessor)
+        if leases is not None:
+            await replace_predecessor(leases, self.run_dir, predecessor)
         self._crash_guard = CrashGuard(
             running,
             crashed if terms is None else (),
@@ -310,8 +311,8 @@ class Platform:
         self._stack.push_async_callback(self._builder.close)
         await self._open_server()
         self._stack.push_async_callback(self._builder.close_isolated_agents)
-        if terms is not None:
-            await self._join(self.database, terms)
+        if terms is not None and leases is not None:
+            self._join(self.database, leases, terms)
         else:
             for place, agent in agents:
                 if bare_jid(agent.jid) not in self._absent:
@@ -332,15 +333,14 @@ class Platform:
 
     # One of several workers
 
-    async def _join(self, database: Database, terms: WorkerTerms) -> None:
+    def _join(self, database: Database, leases: Leases, terms: WorkerTerms) -> None:
         """Take a place among the workers that share the agents."""
         from ..storage import LeaseHandlers, LeaseRenewal  # they need PostgreSQL's driver
 
-        assert database.worker_id is not None
         groups = group_agents(self.jids, self.settings.workers.together)
         handlers = LeaseHandlers(self._on_renewed, self._on_lapsed, self._on_restored, self._on_lease_lost)
-        renewal = LeaseRenewal(database.url, database.worker_id, terms, handlers, _BLOCKED_LEASES * self._blocked_s)
-        self._workforce = Workforce(database, database.worker_id, renewal, groups, self)
+        renewal = LeaseRenewal(database, leases.worker, terms, handlers, _BLOCKED_LEASES * self._blocked_s)
+        self._workforce = Workforce(leases, renewal, groups, self)
         renewal.start()
         self._stack.push_async_callback(self._workforce.end)
 
@@ -371,7 +371,8 @@ class Platform:
         """Begin to serve agents (bare JIDs), which no other worker serves now."""
         assert self.database is not None
         assert self._crash_guard is not None
-        handed_over = await self.database.read(lambda connection: list_handed_over(connection, agents))
+        assert self._workforce is not None
+        handed_over = await self._workforce.leases.list_handed_over(agents)
         self._crash_guard.add(await load_crashed(self.database, agents), handed_over)
         numbers = [number for number, agent in enumerate(self.settings.agents) if bare_jid(agent.jid) in agents]
         for number in numbers:

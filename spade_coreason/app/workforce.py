@@ -7,16 +7,15 @@ import logging
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from sqlalchemy import Connection
-
-from ..contracts.base import utc_now
 from ..domain.environment.private_files import replace_file
 from ..exceptions import StoreError
-from ..storage import Database, leases, record_lost_worker
-from ..storage.backends.lease_renewal import LeaseRenewal
+from ..storage import Leases, LeaseTable
 from .shares import NOBODY, Change, choose_change
+
+if TYPE_CHECKING:
+    from ..storage import LeaseRenewal
 
 log = logging.getLogger(__name__)
 
@@ -25,9 +24,10 @@ _RELEASES = 8
 _RETRY_S = 0.5
 _FILE = "worker"
 """The file in the directory of a process with the id of its worker."""
+_STOPPED = "its worker was stopped"
 
 
-async def find_predecessor(database: Database, run_dir: Path) -> int | None:
+async def find_predecessor(leases: Leases, run_dir: Path) -> int | None:
     """Return the worker that used the directory of this process before, if it has died and was not replaced yet.
 
     This process holds the lock of the directory, so it has died, whatever its lease says.
@@ -36,15 +36,14 @@ async def find_predecessor(database: Database, run_dir: Path) -> int | None:
         previous = int((run_dir / _FILE).read_text())
     except (OSError, ValueError):
         return None
-    state = await database.read(leases.read_workforce)
-    return previous if any(worker.id == previous for worker in state.workers) else None
+    return previous if any(worker.id == previous for worker in (await leases.read()).workers) else None
 
 
-async def replace_predecessor(database: Database, run_dir: Path, predecessor: int | None) -> None:
+async def replace_predecessor(leases: Leases, run_dir: Path, predecessor: int | None) -> None:
     """Free the agents of a predecessor, and note this worker in the directory."""
     if predecessor is not None:
-        await database.write(lambda connection: leases.remove_worker(connection, predecessor, "its worker has started again"))
-    await asyncio.to_thread(replace_file, run_dir / _FILE, str(database.worker_id).encode())
+        await leases.remove(predecessor, "its worker has started again")
+    await asyncio.to_thread(replace_file, run_dir / _FILE, str(leases.worker).encode())
 
 
 class Serving(Protocol):
@@ -66,14 +65,10 @@ class Serving(Protocol):
 class Workforce:
     """One worker of a database, whose lease is renewed. `groups` are the agents of the configuration."""
 
-    def __init__(
-        self, database: Database, worker: int, renewal: LeaseRenewal, groups: Sequence[tuple[str, ...]], serving: Serving
-    ) -> None:
-        self.id = worker
-        self._database = database
+    def __init__(self, leases: Leases, renewal: LeaseRenewal, groups: Sequence[tuple[str, ...]], serving: Serving) -> None:
+        self.leases = leases
         self._renewal = renewal
         self._groups = groups
-        self._agents = [agent for group in groups for agent in group]
         self._serving = serving
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -83,26 +78,26 @@ class Workforce:
 
     async def join(self) -> None:
         """Take a share of the agents for the first time."""
-        await self._database.write(lambda connection: leases.add_agents(connection, self._agents))
+        await self.leases.add_agents([agent for group in self._groups for agent in group])
         await self.look()
         self._task = asyncio.create_task(self._run())
 
     async def leave(self) -> None:
-        """Give all agents back, one by one, and take none any more."""
+        """Give all agents back, and take none any more."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         with suppress(StoreError):  # then the lease ends by itself
-            await self._database.write(lambda connection: leases.set_leaving(connection, self.id))
+            await self.leases.set_leaving()
         if self._releases is not None:
             await self._releases
-        await self._release(self._serving.list_agents(), "its worker was stopped")
+        await self._release(self._serving.list_agents(), _STOPPED)
 
     async def end(self) -> None:
         """End the lease. Nothing of this worker can be stored then."""
         await self._renewal.stop()
         with suppress(StoreError):
-            await self._database.write(lambda connection: leases.remove_worker(connection, self.id, "its worker was stopped"))
+            await self.leases.remove(self.leases.worker, _STOPPED)
 
     def wake(self) -> None:
         """Look at the leases soon."""
@@ -110,32 +105,22 @@ class Workforce:
 
     async def look(self) -> None:
         """Take and give back what is due now."""
-        state = await self._database.read(leases.read_workforce)
-        if not (any(worker.is_expired for worker in state.workers) or any(self._choose(state))):
-            return
-        change, reaped = await self._database.write(self._change)
-        for worker in reaped:
-            log.warning("worker %s did not renew its lease; its %d agents are taken over", worker.name, len(worker.agents))
-        if change.claimed:
-            await self._serving.take(change.claimed)
-        if change.released:
+        table = await self.leases.read()
+        change = self._choose(table)
+        if change.claimed or any(worker.is_expired for worker in table.workers):
+            claimed, reaped = await self.leases.change(lambda table: self._choose(table).claimed)
+            for worker in reaped:
+                count = len(worker.agents)
+                log.warning("worker %s did not renew its lease; its %d agents are taken over", worker.name, count)
+            if claimed:
+                await self._serving.take(claimed)
+        if change.released and not self._leaving_agents:
             self._releases = asyncio.create_task(self._release(change.released, "another worker has room"))
 
-    def _choose(self, state: leases.Workforce) -> Change:
-        owners = {agent: lease.worker for agent, lease in state.leases.items() if lease.worker is not None}
+    def _choose(self, table: LeaseTable) -> Change:
+        owners = {agent: lease.worker for agent, lease in table.leases.items() if lease.worker is not None}
         owners |= dict.fromkeys(self._leaving_agents, NOBODY)
-        return choose_change(self.id, [worker.id for worker in state.active], owners, self._groups)
-
-    def _change(self, connection: Connection) -> tuple[Change, list[leases.Reaped]]:
-        """Replace workers that are dead, and take what is due, in one transaction."""
-        leases.lock_changes(connection)
-        reaped = leases.reap(connection)
-        for worker in reaped:
-            if worker.agents:
-                record_lost_worker(connection, worker.agents, utc_now())
-        change = self._choose(leases.read_workforce(connection))
-        claimed = leases.claim(connection, self.id, change.claimed, "its share") if change.claimed else []
-        return Change(claimed, change.released), reaped
+        return choose_change(self.leases.worker, [worker.id for worker in table.active], owners, self._groups)
 
     async def _release(self, agents: Sequence[str], reason: str) -> None:
         slots = asyncio.Semaphore(_RELEASES)
@@ -146,12 +131,12 @@ class Workforce:
                 await self._serving.give_back(agent)
                 while True:
                     try:
-                        await self._database.write(lambda connection: leases.release(connection, self.id, agent, reason))
-                        self._leaving_agents.discard(agent)
-                        return
+                        await self.leases.release(agent, reason)
+                        break
                     except StoreError as error:
                         log.debug("%s: cannot be given back yet: %s", agent, error)
                         await asyncio.sleep(_RETRY_S)
+                self._leaving_agents.discard(agent)
 
         await asyncio.gather(*map(release, agents))
 

@@ -77,6 +77,8 @@ from .knowledge import (
     index_outdated_passages as index_outdated_passages,
 )
 from .leases import (
+    Leases as Leases,
+    LeaseTable as LeaseTable,
     WorkerTerms as WorkerTerms,
 )
 from .notifications import (

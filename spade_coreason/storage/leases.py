@@ -10,12 +10,15 @@ All functions run in a transaction. Those that change who serves what hold a loc
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, delete, func, insert, select, text, update
 from sqlalchemy.dialects.postgresql import insert as insert_or_skip
 
+from ..contracts.base import utc_now
+from .backends.database import Database
+from .crashes import record_lost_worker
 from .schema import leases, workers
 from .sequences import take_row_ids
 
@@ -71,7 +74,7 @@ class Lease(NamedTuple):
     was_handed_over: bool
 
 
-class Workforce(NamedTuple):
+class LeaseTable(NamedTuple):
     """All workers and leases at one moment."""
 
     workers: Sequence[Worker]
@@ -99,7 +102,7 @@ def add_worker(connection: Connection, name: str, lease_micros: int) -> int:
     return worker
 
 
-def read_workforce(connection: Connection) -> Workforce:
+def read_leases(connection: Connection) -> LeaseTable:
     """Return all workers and leases."""
     is_expired = (workers.c.expires_at < NOW).label("is_expired")
     rows = connection.execute(select(workers, is_expired).order_by(workers.c.id)).all()
@@ -107,7 +110,7 @@ def read_workforce(connection: Connection) -> Workforce:
         Worker(row.id, row.name, row.started_at, row.is_expired, row.is_leaving, json.loads(row.snapshot or "{}"))
         for row in rows
     ]
-    return Workforce(found, {row.agent: Lease(*row) for row in connection.execute(select(leases).order_by(leases.c.agent))})
+    return LeaseTable(found, {row.agent: Lease(*row) for row in connection.execute(select(leases).order_by(leases.c.agent))})
 
 
 def lock_changes(connection: Connection) -> None:
@@ -178,3 +181,55 @@ def _free_agents(connection: Connection, of: Sequence[int], reason: str) -> list
 def list_handed_over(connection: Connection, agents: Collection[str]) -> list[str]:
     """Return those of the agents whose last worker gave them back."""
     return list(connection.scalars(select(leases.c.agent).where(leases.c.agent.in_(agents), leases.c.was_handed_over)))
+
+
+class Leases:
+    """The leases as one worker of a database changes them (`database.worker_id`)."""
+
+    def __init__(self, database: Database) -> None:
+        if database.worker_id is None:
+            raise ValueError("this process is no worker of the database")
+        self.worker = database.worker_id
+        """The id of this worker."""
+        self._database = database
+
+    async def read(self) -> LeaseTable:
+        """Return all workers and leases."""
+        return await self._database.read(read_leases)
+
+    async def add_agents(self, agents: Sequence[str]) -> None:
+        """Add agents that no worker has served yet."""
+        await self._database.write(lambda connection: add_agents(connection, agents))
+
+    async def change(self, choose: Callable[[LeaseTable], Sequence[str]]) -> tuple[list[str], list[Reaped]]:
+        """Replace the workers that are dead, and take the free agents that `choose` then chooses, in one transaction.
+
+        Return the agents that were taken, and the dead workers. The requests that may have killed these are counted.
+        """
+
+        def work(connection: Connection) -> tuple[list[str], list[Reaped]]:
+            lock_changes(connection)
+            reaped = reap(connection)
+            for worker in reaped:
+                if worker.agents:
+                    record_lost_worker(connection, worker.agents, utc_now())
+            chosen = choose(read_leases(connection))
+            return claim(connection, self.worker, chosen, "its share") if chosen else [], reaped
+
+        return await self._database.write(work)
+
+    async def release(self, agent: str, reason: str) -> None:
+        """Free an agent that this worker serves."""
+        await self._database.write(lambda connection: release(connection, self.worker, agent, reason))
+
+    async def set_leaving(self) -> None:
+        """Take no part in the shares any more."""
+        await self._database.write(lambda connection: set_leaving(connection, self.worker))
+
+    async def remove(self, worker: int, reason: str) -> None:
+        """Remove a worker that has ended: this one, or one that has died. Its agents are free."""
+        await self._database.write(lambda connection: remove_worker(connection, worker, reason))
+
+    async def list_handed_over(self, agents: Collection[str]) -> list[str]:
+        """Return those of the agents whose last worker gave them back."""
+        return await self._database.read(lambda connection: list_handed_over(connection, agents))

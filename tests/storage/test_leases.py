@@ -75,7 +75,7 @@ async def test_an_agent_has_one_worker(postgres: Postgres) -> None:
         await owner.write(lambda connection: leases.release(connection, worker_of(owner), AGENT, "room"))
         assert await claim(other, AGENT, OTHER_AGENT) == [AGENT]
         await owner.write(lambda connection: leases.release(connection, worker_of(owner), AGENT, "not its own"))
-        state = await other.read(leases.read_workforce)
+        state = await other.read(leases.read_leases)
         assert {agent: lease.worker for agent, lease in state.leases.items()} == {
             AGENT: worker_of(other),
             OTHER_AGENT: worker_of(owner),
@@ -140,7 +140,7 @@ class Renewed:
             loop.call_soon_threadsafe(self.lost.set)
 
         handlers = LeaseHandlers(record("renewed"), record("lapsed"), record("restored"), on_lost)
-        self.renewal = LeaseRenewal(database.url, worker_of(database), terms, handlers, blocked_s)
+        self.renewal = LeaseRenewal(database, worker_of(database), terms, handlers, blocked_s)
 
 
 async def test_a_lease_is_renewed_while_a_transaction_is_open_and_lost_when_the_row_is_gone(postgres: Postgres) -> None:

@@ -73,6 +73,8 @@ PURPOSES = {
     "door_files": Purpose("deleted", "doors", "seven days"),
     "sequences": Purpose("about nobody", None, None, is_backed_up=False),  # it goes on behind the restored row ids
     "compatibility": Purpose("about nobody", None, None, is_backed_up=False),  # of the program that restores
+    "workers": Purpose("about nobody", None, None, is_backed_up=False),  # of the platforms that run
+    "leases": Purpose("about nobody", None, None, is_backed_up=False),
     "alembic_version": Purpose("about nobody", None, None, is_backed_up=False),
 }
 # A person publishes items for everybody. They stay, without its name.

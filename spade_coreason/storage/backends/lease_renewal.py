@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import asyncpg
-from sqlalchemy import URL
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
 from ..leases import LEASES_CHANNEL, RENEW_SQL, WorkerTerms
+from .database import Database
 
 _RENEWALS = 4
 """The number of renewals in the time of a lease."""
@@ -48,10 +48,10 @@ class LeaseRenewal:
     the lease is renewed, or at once when it lapses.
     """
 
-    def __init__(self, url: URL, worker: int, terms: WorkerTerms, handlers: LeaseHandlers, blocked_s: float) -> None:
+    def __init__(self, database: Database, worker: int, terms: WorkerTerms, handlers: LeaseHandlers, blocked_s: float) -> None:
         self.snapshot = "{}"
         """What the worker tells of itself, as JSON."""
-        self._url = url
+        self._url = database.url
         self._worker = worker
         self._terms = terms
         self._handlers = handlers
