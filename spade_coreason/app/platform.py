@@ -75,6 +75,7 @@ _SLOW_BUILD_S = 10.0
 _DATABASE_S = 5.0
 EXIT_LEASE_LOST = 75
 """The exit code of a worker whose lease is lost: EX_TEMPFAIL (sysexits.h). It can be started again at once."""
+_LEASE_POLL_S = 0.1
 _BLOCKED_LEASES = 1.25
 """A worker whose event loop has been blocked for so many times `blocked_s` gives way to others."""
 _SLOW_BUILD = "%s: its constructor has not returned for %g s, and all agents wait for it; `isolation: process` limits that"
@@ -129,8 +130,6 @@ class Platform:
         self.guest: tuple[str, str] | None = None
         """The bare JID and the password of the guest account; only on a server that the platform started."""
         self.endpoint = ServerEndpoint()
-        self._may_connect = asyncio.Event()
-        self._may_connect.set()
         self.database: Database | None = None
         self.run_dir = settings.data_dir
         """The directory of what belongs to this process alone, such as its socket."""
@@ -350,13 +349,16 @@ class Platform:
 
     def _on_lapsed(self) -> None:
         log.error("the lease could not be renewed in time; all agents are disconnected until the database answers")
-        self._may_connect.clear()
         for host in self.agents.values():
             host.connection.cut("the worker has no lease")
 
     def _on_restored(self) -> None:
         log.warning("the lease is renewed again")
-        self._may_connect.set()
+
+    async def _wait_for_lease(self) -> None:
+        """Wait while the lease lapses. A frozen process that wakes must not take the sessions of whoever has replaced it."""
+        while self._workforce is not None and self._workforce.has_lapsed:
+            await asyncio.sleep(_LEASE_POLL_S)
 
     def _on_lease_lost(self, reason: str) -> None:
         """End the process at once, from any thread: what it still wrote would be refused, and what it sent would be wrong."""
@@ -447,7 +449,12 @@ class Platform:
         if server.mode == "external":
             tls = server.tls
             self.endpoint = ServerEndpoint(
-                server.host, server.port, tls.verify, tls.ca_file, requires_tls=tls.required, may_connect=self._may_connect
+                server.host,
+                server.port,
+                tls.verify,
+                tls.ca_file,
+                requires_tls=tls.required,
+                wait_until_allowed=self._wait_for_lease if self.database is not None and self.database.worker_id else None,
             )
             self.server_description = f"external, {self.endpoint.address(server.domain)}"
             return

@@ -76,6 +76,11 @@ class Workforce:
         self._leaving_agents: set[str] = set()
         """The agents that are being given back."""
 
+    @property
+    def has_lapsed(self) -> bool:
+        """True if the lease was not renewed in time, so that another worker may have taken over."""
+        return self._renewal.has_lapsed
+
     async def join(self) -> None:
         """Take a share of the agents for the first time."""
         await self.leases.add_agents([agent for group in self._groups for agent in group])

@@ -17,7 +17,6 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
             "load_failed_requests",
             "mark_alone",
             "record_crash",
-            "record_lost_worker",
             "restore_kept",
             "retry_failed_request",
         ],

@@ -35,7 +35,6 @@ from .crashes import (
     load_failed_requests as load_failed_requests,
     mark_alone as mark_alone,
     record_crash as record_crash,
-    record_lost_worker as record_lost_worker,
     restore_kept as restore_kept,
     retry_failed_request as retry_failed_request,
 )

@@ -78,6 +78,11 @@ class LeaseRenewal:
         await asyncio.to_thread(self._thread.join)
 
     @property
+    def has_lapsed(self) -> bool:
+        """True if the lease was not renewed in time."""
+        return self.seconds_left < (1 - LAPSED) * self._terms.lease_s
+
+    @property
     def seconds_left(self) -> float:
         """The seconds until the lease ends, if it is not renewed."""
         return self._renewed_at + self._terms.lease_s - time.monotonic()

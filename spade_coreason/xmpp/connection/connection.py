@@ -288,8 +288,8 @@ class Connection:
         """Try the addresses of the server until one gives a session. Return True if the session is new."""
         self._end_reason = ""
         endpoint = self._endpoint
-        if endpoint.may_connect is not None:
-            await endpoint.may_connect.wait()
+        if endpoint.wait_until_allowed is not None:
+            await endpoint.wait_until_allowed()
         self.state = "connecting"
         dialer = Dialer(endpoint, self._domain, self._redirect)
         self._redirect = None

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import ssl
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -44,8 +44,8 @@ class ServerEndpoint:
     resolver: Resolver = field(default_factory=SystemResolver, repr=False, compare=False)
     files_url: str = ""
     """The address below which a local server keeps files. Agents may fetch these although the address is private."""
-    may_connect: asyncio.Event | None = field(default=None, repr=False, compare=False)
-    """Set while agents may connect; None if they always may. It is cleared while a worker has no lease."""
+    wait_until_allowed: Callable[[], Awaitable[None]] | None = field(default=None, repr=False, compare=False)
+    """Waited for before each connection; None if agents may always connect. A worker may not without a lease."""
     has_forgery: bool = False
     """True if senders can be forged there, as on the embedded server."""
     context: ssl.SSLContext = field(init=False, repr=False, compare=False)
