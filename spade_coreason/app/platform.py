@@ -356,8 +356,8 @@ class Platform:
         log.warning("the lease is renewed again")
 
     async def _wait_for_lease(self) -> None:
-        """Wait while the lease lapses. A frozen process that wakes must not take the sessions of whoever has replaced it."""
-        while self._workforce is not None and self._workforce.has_lapsed:
+        """Wait while the lease has lapsed. A frozen process that wakes must not take the sessions of its successor."""
+        while self._workforce is not None and self._workforce.has_lapsed:  # noqa: ASYNC110 - a lease ends by time alone
             await asyncio.sleep(_LEASE_POLL_S)
 
     def _on_lease_lost(self, reason: str) -> None:

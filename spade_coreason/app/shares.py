@@ -11,7 +11,7 @@ NOBODY = 0
 
 
 class Change(NamedTuple):
-    """What a worker does now: the agents that it takes, and those that it gives back."""
+    """The agents that a worker takes now, and those that it gives back."""
 
     claimed: Sequence[str] = ()
     released: Sequence[str] = ()

@@ -47,14 +47,14 @@ async def replace_predecessor(leases: Leases, run_dir: Path, predecessor: int | 
 
 
 class Serving(Protocol):
-    """What serves the agents of this worker."""
+    """The part of the platform that serves the agents of this worker."""
 
     def list_agents(self) -> Sequence[str]:
         """Return the agents (bare JIDs) that it serves."""
         ...
 
     async def take(self, agents: Sequence[str]) -> None:
-        """Begin to serve agents (bare JIDs), which nobody else does now."""
+        """Begin to serve agents (bare JIDs), which no other worker serves now."""
         ...
 
     async def give_back(self, agent: str) -> None:

@@ -235,8 +235,7 @@ async def record_crash(
 def record_lost_worker(connection: Connection, agents: Sequence[str], now: datetime) -> None:
     """Count a crash for the unanswered requests of the agents of a worker that was lost, in a transaction.
 
-    Nobody knows which of them ran, but one that ran alone (`mark_alone`) is known: it alone is counted then, and fails if it is
-    a suspect.
+    It is not known which of them ran. If one ran alone (`mark_alone`), it alone is counted, and fails if it is a suspect.
     """
     crashed, is_of_agents = crashed_requests, or_(*map(is_of_agent, agents))
     alone = list(connection.scalars(select(crashed.c.id).where(crashed.c.agent.in_(agents), crashed.c.runs_alone)))
@@ -251,7 +250,7 @@ def record_lost_worker(connection: Connection, agents: Sequence[str], now: datet
 
 
 async def mark_alone(database: Database, row: int, runs_alone: bool) -> None:
-    """Store that a suspect runs alone from now on, or no more, so that whoever replaces this worker knows that."""
+    """Store that a suspect runs alone from now on, or no more, for the worker that may have to replace this one."""
     marked = update(crashed_requests).where(crashed_requests.c.id == row).values(runs_alone=runs_alone)
     await database.write(lambda connection: connection.execute(marked) and None)
 

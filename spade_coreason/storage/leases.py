@@ -41,7 +41,7 @@ def make_fence(worker: int) -> str:
 
 
 class WorkerTerms(NamedTuple):
-    """What a worker joins with: its name for people, and the time in seconds for which each renewal of its lease holds."""
+    """The name of a worker for people, and the time in seconds for which each renewal of its lease holds."""
 
     name: str
     lease_s: float
@@ -64,7 +64,7 @@ class Worker(NamedTuple):
 
 
 class Lease(NamedTuple):
-    """Who serves an agent (a bare JID): the id of a worker, or None. `reason` is that of the last change, at `changed_at`."""
+    """The worker of an agent (a bare JID), by its id; None if it is free. `reason` is that of the last change."""
 
     agent: str
     worker: int | None
@@ -188,7 +188,7 @@ class Leases:
 
     def __init__(self, database: Database) -> None:
         if database.worker_id is None:
-            raise ValueError("this process is no worker of the database")
+            raise ValueError("this process is not among the workers of the database")
         self.worker = database.worker_id
         """The id of this worker."""
         self._database = database

@@ -29,7 +29,7 @@ _ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, SQLAlchemyError, OSErr
 
 @dataclass(frozen=True, slots=True)
 class LeaseHandlers:
-    """What a renewal calls. `on_lost` is called in its thread, with the reason; the others in the event loop.
+    """The functions that a renewal calls. `on_lost` is called in its thread, with the reason; the others in the event loop.
 
     `on_renewed` follows each renewal, and each change of the leases by another worker. `on_lapsed` has to cut the sessions with
     the XMPP server, and `on_restored` may let them begin again. `on_lost` ends the process.
@@ -50,7 +50,7 @@ class LeaseRenewal:
 
     def __init__(self, database: Database, worker: int, terms: WorkerTerms, handlers: LeaseHandlers, blocked_s: float) -> None:
         self.snapshot = "{}"
-        """What the worker tells of itself, as JSON."""
+        """The state that the worker publishes, as JSON."""
         self._url = database.url
         self._worker = worker
         self._terms = terms
