@@ -136,6 +136,8 @@ UNSEEN = {
     "limits.grace_s": "it is read when the platform stops: tests/cli/test_reload.py",
     "web.openai.system_prompt": "it is read with a request: tests/doors/openai/test_chat.py",
     "web.proxies": "they are believed about clients: tests/doors/test_guard.py",
+    "workers.lease_s": "it is for several platforms: tests/app/test_workers.py",
+    "workers.together": "it is for several platforms: tests/app/test_shares.py",
     "agents[].password_file": "it is in place of the password: tests/config/test_secrets.py",
     "agents[].directory": "it is in place of an agent: tests/app/test_directory.py",
     "agents[].isolation": "it starts a process: tests/app/test_isolation.py",
@@ -235,7 +237,7 @@ async def test_each_key_of_the_settings_has_an_effect(tmp_path: Path) -> None:
     paths, without_effect = {path for path, _, _ in find_keys()}, []
     assert paths >= OTHERS.keys() | UNSEEN.keys()
     for path, annotation, default in find_keys():
-        if path in UNSEEN or path.startswith("workers."):  # tests/app/test_workers.py
+        if path in UNSEEN:
             continue
         choices = [choice for choice in find_choices(annotation) if choice != default]
         if path in OTHERS:
