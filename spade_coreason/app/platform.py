@@ -54,9 +54,10 @@ from ..storage import (
     record_crash,
     restore_kept,
 )
-from ..xmpp import BackOff, HostedAgent, LocalServer, ServerEndpoint, describe_start_error
+from ..xmpp import BackOff, HostedAgent, LocalServer, ServerEndpoint, describe_start_error, open_stream
 from .accounts import GUEST_USER, LocalAccounts
 from .agent_builder import AgentBuilder
+from .canary import Canary
 from .channels import CHANNELS, ChannelFactories
 from .loop_watch import BLOCKED_S, take_block, watch_loop
 from .running_host import RunningHost
@@ -154,6 +155,7 @@ class Platform:
         self._background_tasks: set[asyncio.Task[None]] = set()
         self._stop = asyncio.Event()
         self._workforce: Workforce | None = None
+        self._canary: Canary | None = None
 
     async def __aenter__(self) -> Platform:
         try:
@@ -340,6 +342,12 @@ class Platform:
         handlers = LeaseHandlers(self._on_renewed, self._on_lapsed, self._on_restored, self._on_lease_lost)
         renewal = LeaseRenewal(database, leases.worker, terms, handlers, _BLOCKED_LEASES * self._blocked_s)
         self._workforce = Workforce(leases, renewal, groups, self)
+        self._canary = Canary(
+            lambda: [host.connection for host in self.agents.values()],
+            lambda: open_stream(jid_domain(self.jids[0]), self.endpoint),
+            terms.lease_s,
+            lambda reach: setattr(renewal, "reach", reach),
+        )
         renewal.start()
         self._stack.push_async_callback(self._workforce.end)
 
@@ -386,7 +394,7 @@ class Platform:
                 self._report_absence(jid)
         self._begin_starts(numbers)
 
-    async def give_back(self, agent: str) -> None:
+    async def give_back(self, agent: str, *, reaches_server: bool = True) -> None:
         """Serve an agent no more, once its running turns have ended."""
         assert self.database is not None
         assert self._crash_guard is not None
@@ -394,8 +402,12 @@ class Platform:
         start.cancel()
         await asyncio.gather(start, return_exceptions=True)
         if (host := self.agents.get(agent)) is not None:
+            grace_s = self.settings.limits.grace_s
+            if not reaches_server:
+                host.connection.cut("the XMPP server cannot be reached")
+                grace_s = min(grace_s, self.settings.workers.lease_s)
             try:
-                await host.stop(self.settings.limits.grace_s)
+                await host.stop(grace_s)
             except Exception:
                 log.exception("%s: failed to stop cleanly", agent)
             del self.agents[agent], self.runners[agent]
@@ -556,6 +568,8 @@ class Platform:
         if self._web is not None:
             self._stack.callback(self._web.begin_stop)  # before the agents are stopped; the server is closed after them
         if self._workforce is not None:
+            assert self._canary is not None
+            self._start_in_background(self._canary.run())
             await self._workforce.join()
         else:
             self._begin_starts(range(len(self.settings.agents)))

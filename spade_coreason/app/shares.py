@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
+
+from ..storage import Reach
 
 NOBODY = 0
 """The owner of an agent that is on its way from one worker to another."""
@@ -25,17 +27,38 @@ def group_agents(agents: Iterable[str], together: Iterable[Sequence[str]]) -> li
     return [*(group for group in groups if group), *((agent,) for agent in known if agent not in grouped)]
 
 
+def is_away(reach: Reach | None, others: Iterable[Reach | None]) -> bool:
+    """Return True if a worker does not reach the XMPP server, although the server was there for another one all the time.
+
+    So a server that is down for all, or comes back, makes nobody give back agents.
+    """
+    if reach is None or reach.is_reached:
+        return False
+    reaching = (other for other in others if other is not None and other.is_reached)
+    return any(other.began_at <= reach.began_at and reach.ended_at <= other.ended_at for other in reaching)
+
+
 def choose_change(
-    me: int, active: Sequence[int], owners: Mapping[str, int | None], groups: Sequence[tuple[str, ...]]
+    me: int,
+    active: Sequence[int],
+    owners: Mapping[str, int | None],
+    groups: Sequence[tuple[str, ...]],
+    away: Collection[int] = (),
 ) -> Change:
     """Return what worker `me` takes or gives back.
 
     `active` are the workers that take agents, and `owners` is the worker of each agent that has one. A worker takes free groups
     until it has its share: the agents by the number of active workers, rounded up. It gives back what it has beyond that, if
     another worker has less than its share. A group stays together: if a worker has one agent of it, no other takes the rest.
+
+    Those of `away` do not reach the XMPP server. They give everything back, as long as there is another one.
     """
     if me not in active:
         return Change()
+    reaching = [worker for worker in active if worker not in away]
+    if reaching and me in away:
+        return Change((), [agent for group in groups for agent in group if owners.get(agent) == me])
+    active = reaching or active
     share = math.ceil(sum(map(len, groups)) / len(active))
     held: dict[int, list[tuple[str, ...]]] = {worker: [] for worker in active}
     free, rest = [], []

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 from ..domain.environment.private_files import replace_file
 from ..exceptions import StoreError
 from ..storage import Leases, LeaseTable
-from .shares import NOBODY, Change, choose_change
+from .shares import NOBODY, Change, choose_change, is_away
 
 if TYPE_CHECKING:
     from ..storage import LeaseRenewal
@@ -57,8 +57,11 @@ class Serving(Protocol):
         """Begin to serve agents (bare JIDs), which no other worker serves now."""
         ...
 
-    async def give_back(self, agent: str) -> None:
-        """Serve an agent no more, once its running turns have ended. All of it is stored then."""
+    async def give_back(self, agent: str, *, reaches_server: bool = True) -> None:
+        """Serve an agent no more, once its running turns have ended. All of it is stored then.
+
+        Without the server nothing is said to it, and the turns have less time.
+        """
         ...
 
 
@@ -72,7 +75,7 @@ class Workforce:
         self._serving = serving
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._releases: asyncio.Task[None] | None = None
+        self._releases: set[asyncio.Task[None]] = set()
         self._leaving_agents: set[str] = set()
         """The agents that are being given back."""
 
@@ -94,8 +97,7 @@ class Workforce:
             await asyncio.gather(self._task, return_exceptions=True)
         with suppress(StoreError):  # then the lease ends by itself
             await self.leases.set_leaving()
-        if self._releases is not None:
-            await self._releases
+        await asyncio.gather(*self._releases)
         await self._release(self._serving.list_agents(), _STOPPED)
 
     async def end(self) -> None:
@@ -110,30 +112,59 @@ class Workforce:
 
     async def look(self) -> None:
         """Take and give back what is due now."""
+        known = {*self._serving.list_agents(), *self._leaving_agents}
         table = await self.leases.read()
+        me = self.leases.worker
+        if (is_away := self._is_away(table)) != table.is_away(me):
+            await self.leases.set_away(is_away)
+            table = await self.leases.read()
         change = self._choose(table)
+        # Those of an earlier look too, whose outcome was not known, or that could not be begun.
+        own = [agent for agent, lease in table.leases.items() if lease.worker == me]
         if change.claimed or any(worker.is_expired for worker in table.workers):
             claimed, reaped = await self.leases.change(lambda table: self._choose(table).claimed)
+            own += claimed
             for worker in reaped:
                 count = len(worker.agents)
                 log.warning("worker %s did not renew its lease; its %d agents are taken over", worker.name, count)
-            if claimed:
-                await self._serving.take(claimed)
-        if change.released and not self._leaving_agents:
-            self._releases = asyncio.create_task(self._release(change.released, "another worker has room"))
+        if is_away or not self._leaving_agents:
+            self._begin_release(change.released, is_away=is_away)
+        if taken := [agent for agent in own if agent not in known and agent not in self._leaving_agents]:
+            await self._serving.take(taken)
+
+    def _is_away(self, table: LeaseTable) -> bool:
+        """Return True if this worker does not reach the server, but another one does. That ends when it reaches the server."""
+        me = self.leases.worker
+        reach = table.get_reach(me)
+        if table.is_away(me):
+            return reach is None or not reach.is_reached
+        return is_away(reach, [worker.reach for worker in table.active if worker.id != me and not worker.is_away])
 
     def _choose(self, table: LeaseTable) -> Change:
         owners = {agent: lease.worker for agent, lease in table.leases.items() if lease.worker is not None}
         owners |= dict.fromkeys(self._leaving_agents, NOBODY)
-        return choose_change(self.leases.worker, [worker.id for worker in table.active], owners, self._groups)
+        away = [worker.id for worker in table.active if worker.is_away]
+        return choose_change(self.leases.worker, [worker.id for worker in table.active], owners, self._groups, away)
 
-    async def _release(self, agents: Sequence[str], reason: str) -> None:
-        slots = asyncio.Semaphore(_RELEASES)
+    def _begin_release(self, agents: Sequence[str], *, is_away: bool) -> None:
+        if not agents:
+            return
+        if is_away:
+            log.error("the XMPP server cannot be reached from here, but another worker reaches it; it takes over the agents")
+        reason = "its worker did not reach the XMPP server" if is_away else "another worker has room"
+        self._leaving_agents.update(agents)
+        task = asyncio.create_task(self._release(agents, reason, reaches_server=not is_away))
+        self._releases.add(task)
+        task.add_done_callback(self._releases.discard)
+
+    async def _release(self, agents: Sequence[str], reason: str, *, reaches_server: bool = True) -> None:
+        slots = asyncio.Semaphore(_RELEASES if reaches_server else len(agents))
         self._leaving_agents.update(agents)
 
         async def release(agent: str) -> None:
             async with slots:
-                await self._serving.give_back(agent)
+                if agent in self._serving.list_agents():
+                    await self._serving.give_back(agent, reaches_server=reaches_server)
                 while True:
                     try:
                         await self.leases.release(agent, reason)
@@ -153,3 +184,5 @@ class Workforce:
                 await self.look()
             except StoreError as error:
                 log.debug("the leases cannot be read: %s", error)
+            except Exception:
+                log.exception("the agents of this worker cannot be changed; it tries again")

@@ -34,7 +34,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "inbox": ["Inbox"],
         "incidents": ["Incident", "load_incident_with_texts", "load_incidents", "load_newest_incidents"],
         "knowledge": ["KnowledgeRepository", "index_outdated_passages"],
-        "leases": ["LeaseTable", "Leases", "WorkerTerms"],
+        "leases": ["LeaseTable", "Leases", "Reach", "WorkerTerms"],
         "backends.lease_renewal": ["LeaseHandlers", "LeaseRenewal"],
         "backends.lock": ["find_database_file", "lock_database", "lock_directory"],
         "people": [

@@ -78,6 +78,7 @@ from .knowledge import (
 from .leases import (
     Leases as Leases,
     LeaseTable as LeaseTable,
+    Reach as Reach,
     WorkerTerms as WorkerTerms,
 )
 from .notifications import (

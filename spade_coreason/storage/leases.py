@@ -29,10 +29,16 @@ NOW = text("(extract(epoch FROM clock_timestamp()) * 1000000)::bigint")
 _CHANGE_LOCK = text("SELECT pg_advisory_xact_lock(1936744820, hashtext(current_schema()::text))")
 
 RENEW_SQL = """
-    UPDATE workers SET expires_at = (extract(epoch FROM clock_timestamp()) * 1000000)::bigint + $2, snapshot = $3
+    UPDATE workers SET expires_at = now_micros + $2, snapshot = $3, reaches_server = $4, reach_began_at = now_micros - $5,
+        reach_ended_at = now_micros - $6
+    FROM (SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS now_micros) AS clock
     WHERE id = $1 RETURNING id
 """
-"""Renew the lease of worker $1 for $2 microseconds, with its snapshot $3. No row comes back if the lease is lost."""
+"""Renew the lease of worker $1 for $2 microseconds, with its snapshot $3. No row comes back if the lease is lost.
+
+$4 is True if it reaches the XMPP server, False if it does not, and None if it has not looked. The microseconds since then are
+$5 and $6 (see `Reach`).
+"""
 
 
 def make_fence(worker: int) -> str:
@@ -52,8 +58,22 @@ class WorkerTerms(NamedTuple):
         return round(self.lease_s * 1_000_000)
 
 
+class Reach(NamedTuple):
+    """What a worker found when it looked for the XMPP server. Times are of one clock, in any unit.
+
+    If it reaches the server, it has done so from the first time to the second. If not, its last attempt took that time.
+    """
+
+    is_reached: bool
+    began_at: float
+    ended_at: float
+
+
 class Worker(NamedTuple):
-    """A worker as the database knows it. Times are microseconds of its clock; `snapshot` is what the worker told last."""
+    """A worker as the database knows it. Times are microseconds of its clock; `snapshot` is what the worker told last.
+
+    `is_away` is True while it does not reach the XMPP server, but another one does.
+    """
 
     id: int
     name: str
@@ -61,6 +81,8 @@ class Worker(NamedTuple):
     is_expired: bool
     is_leaving: bool
     snapshot: Mapping[str, Any]
+    is_away: bool = False
+    reach: Reach | None = None
 
 
 class Lease(NamedTuple):
@@ -85,6 +107,14 @@ class LeaseTable(NamedTuple):
         """The workers that take agents."""
         return [worker for worker in self.workers if not (worker.is_expired or worker.is_leaving)]
 
+    def is_away(self, worker: int) -> bool:
+        """Return True while a worker does not reach the XMPP server, but another one does."""
+        return any(known.is_away for known in self.workers if known.id == worker)
+
+    def get_reach(self, worker: int) -> Reach | None:
+        """Return what a worker found when it looked for the XMPP server; None if it has not looked."""
+        return next((known.reach for known in self.workers if known.id == worker), None)
+
 
 class Reaped(NamedTuple):
     """A worker that was taken for dead, with the agents that it served."""
@@ -107,7 +137,16 @@ def read_leases(connection: Connection) -> LeaseTable:
     is_expired = (workers.c.expires_at < NOW).label("is_expired")
     rows = connection.execute(select(workers, is_expired).order_by(workers.c.id)).all()
     found = [
-        Worker(row.id, row.name, row.started_at, row.is_expired, row.is_leaving, json.loads(row.snapshot or "{}"))
+        Worker(
+            row.id,
+            row.name,
+            row.started_at,
+            row.is_expired,
+            row.is_leaving,
+            json.loads(row.snapshot or "{}"),
+            row.is_away,
+            None if row.reaches_server is None else Reach(row.reaches_server, row.reach_began_at, row.reach_ended_at),
+        )
         for row in rows
     ]
     return LeaseTable(found, {row.agent: Lease(*row) for row in connection.execute(select(leases).order_by(leases.c.agent))})
@@ -146,6 +185,12 @@ def wake_others(connection: Connection) -> None:
 def set_leaving(connection: Connection, worker: int) -> None:
     """Take no part in the shares any more."""
     connection.execute(update(workers).where(workers.c.id == worker).values(is_leaving=True))
+    wake_others(connection)
+
+
+def set_away(connection: Connection, worker: int, is_away: bool) -> None:
+    """Note that a worker does not reach the XMPP server, but another one does; or that this is over."""
+    connection.execute(update(workers).where(workers.c.id == worker).values(is_away=is_away))
     wake_others(connection)
 
 
@@ -221,6 +266,10 @@ class Leases:
     async def release(self, agent: str, reason: str) -> None:
         """Free an agent that this worker serves."""
         await self._database.write(lambda connection: release(connection, self.worker, agent, reason))
+
+    async def set_away(self, is_away: bool) -> None:
+        """Note that this worker does not reach the XMPP server, but another one does; or that this is over."""
+        await self._database.write(lambda connection: set_away(connection, self.worker, is_away))
 
     async def set_leaving(self) -> None:
         """Take no part in the shares any more."""

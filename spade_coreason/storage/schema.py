@@ -510,7 +510,8 @@ sequences = Table(
 
 # The workers that share the agents, on PostgreSQL: a row from the start of a platform to its end. `expires_at` is a time of the
 # database's clock. A worker that has not renewed it by then is taken for dead, and another one deletes the row. `snapshot` is
-# JSON, for the status. While `is_leaving`, it gives its agents away.
+# JSON, for the status. While `is_leaving`, it gives its agents away. `is_away` while it does not reach the XMPP server, but
+# another one does. `reaches_server` is what it found last, between two times; NULL if it has not looked yet.
 workers = Table(
     "workers",
     metadata,
@@ -519,6 +520,10 @@ workers = Table(
     Column("started_at", BigInt, nullable=False),
     Column("expires_at", BigInt, nullable=False),
     Column("is_leaving", Boolean, nullable=False, server_default=false()),
+    Column("is_away", Boolean, nullable=False, server_default=false()),
+    Column("reaches_server", Boolean),
+    Column("reach_began_at", BigInt),
+    Column("reach_ended_at", BigInt),
     Column("snapshot", Text),
 )
 

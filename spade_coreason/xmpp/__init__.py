@@ -38,7 +38,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "connection.endpoint": ["ServerEndpoint"],
         "connection.liveness": ["BackOff"],
         "connection.login": ["Login"],
-        "connection.probe": ["probe"],
+        "connection.probe": ["open_stream", "probe"],
         "connection.tcp": ["tune_tls_buffers"],
         "host": ["HostedAgent", "describe_start_error"],
         "local_exchange": ["LocalExchange"],

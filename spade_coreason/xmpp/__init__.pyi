@@ -62,6 +62,7 @@ from .connection.login import (
     Login as Login,
 )
 from .connection.probe import (
+    open_stream as open_stream,
     probe as probe,
 )
 from .connection.tcp import (

@@ -15,7 +15,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
-from ..leases import LEASES_CHANNEL, RENEW_SQL, WorkerTerms
+from ..leases import LEASES_CHANNEL, RENEW_SQL, Reach, WorkerTerms
 from .database import Database
 
 _RENEWALS = 4
@@ -51,6 +51,8 @@ class LeaseRenewal:
     def __init__(self, database: Database, worker: int, terms: WorkerTerms, handlers: LeaseHandlers, blocked_s: float) -> None:
         self.snapshot = "{}"
         """The state that the worker publishes, as JSON."""
+        self.reach: Reach | None = None
+        """Whether it reaches the XMPP server, by `time.monotonic`; None if it has not looked."""
         self._url = database.url
         self._worker = worker
         self._terms = terms
@@ -127,7 +129,16 @@ class LeaseRenewal:
         interval_s = self._terms.lease_s / _RENEWALS
         while not self._is_over.is_set():
             began_at = time.monotonic()
-            found = await driver.fetchval(RENEW_SQL, self._worker, self._terms.lease_micros, self.snapshot)
+            reach = self.reach or Reach(False, began_at, began_at)
+            found = await driver.fetchval(
+                RENEW_SQL,
+                self._worker,
+                self._terms.lease_micros,
+                self.snapshot,
+                None if self.reach is None else reach.is_reached,
+                round((began_at - reach.began_at) * 1_000_000),
+                round((began_at - reach.ended_at) * 1_000_000),
+            )
             if found is None:
                 if not self._is_over.is_set():
                     self._handlers.on_lost("another worker has taken over, because this one did not renew its lease in time")

@@ -30,7 +30,7 @@ from .security import STREAM_ERROR, Phase, Security
 from .send_queue import SendQueue, StanzaT
 from .session_handler import SessionHandler
 from .slixmpp_client import XMPPClient
-from .stream_management import ACK, ACK_REQUEST
+from .stream_management import ACK, ACK_REQUEST, REQUEST_ACK
 from .tcp import configure_socket, find_quick_ack
 
 log = logging.getLogger(__name__)
@@ -167,6 +167,18 @@ class Connection:
         self._end_reason = reason
         self.client.abort()
 
+    @property
+    def heard_at(self) -> float | None:
+        """The time (`time.monotonic`) of the last data from the server; None without a session."""
+        return self.client.last_received_at if self.state == "online" else None
+
+    def request_answer(self) -> None:
+        """Ask the server for a sign of life: an acknowledgement (XEP-0198), or the answer to a ping (XEP-0199)."""
+        if self.client.stream_management.enabled_out:
+            self.client.send_raw(REQUEST_ACK)
+        else:
+            self.client.send_raw(f"<iq type='get' id='canary' to='{self._domain}'><ping xmlns='urn:xmpp:ping'/></iq>")
+
     def drop(self) -> None:
         """Cut the connection without closing the stream, and do not reconnect. The server sees the same as after `kill -9`."""
         self._is_closing = True
@@ -296,7 +308,7 @@ class Connection:
         try:
             async with asyncio.timeout(endpoint.timeout_s), aclosing(dialer.dial()) as connections:
                 async for dialed in connections:
-                    if self._is_closing:
+                    if self._is_closing or (endpoint.may_connect is not None and not endpoint.may_connect.is_set()):
                         dialed.sock.close()
                         dialer.record_failure(dialed, CLOSED_HERE)
                         break
@@ -374,8 +386,12 @@ class Connection:
             return
         is_transient = True
         if condition == "conflict":
-            # Reconnecting at once would disconnect the other program. That would reconnect at once too, and so on.
-            self._back_off.require_long_delay()
+            if self._endpoint.may_connect is None:
+                # Reconnecting at once would disconnect the other program. That would reconnect at once too, and so on.
+                self._back_off.require_long_delay()
+            else:
+                # A worker that has just lost the agent may have logged in late. The lease says who is right.
+                self._back_off.require_short_delay()
             remedy = "stop one of the programs, or use another account"
             self._end_reason = f"another program logged in as {self.client.boundjid.full}; {remedy}"
         elif condition == "host-unknown":  # no retry changes this

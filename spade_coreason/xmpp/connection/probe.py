@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from contextlib import aclosing
 from typing import Any
 
 from slixmpp.exceptions import XMPPError
 
 from ...domain.jid import bare_jid
+from ...exceptions import ConnectError
 from .connection import Connection
+from .dialer import Dialer
 from .endpoint import ServerEndpoint
 from .login import Login
 from .security import Security
@@ -35,6 +38,30 @@ async def probe(jid: str, password: str, endpoint: ServerEndpoint) -> tuple[Secu
         return connection.security, bool(connection.client.stream_management.enabled_out), set[str]().union(*features)
     finally:
         await connection.close()
+
+
+async def open_stream(domain: str, endpoint: ServerEndpoint) -> None:
+    """Open a stream with the server of a domain, and leave at its first answer. Raise ConnectError or OSError without one.
+
+    It waits for the server without end: limit the time.
+    """
+    dialer = Dialer(endpoint, domain)
+    async with aclosing(dialer.dial()) as connections:
+        async for dialed in connections:
+            is_direct = dialed.target.is_direct_tls
+            reader, writer = await asyncio.open_connection(
+                sock=dialed.sock,
+                ssl=endpoint.update_context() if is_direct else None,
+                server_hostname=domain if is_direct else None,
+            )
+            try:
+                streams = "xmlns='jabber:client' xmlns:stream='http://etherx.jabber.org/streams'"
+                writer.write(f"<?xml version='1.0'?><stream:stream to='{domain}' version='1.0' {streams}>".encode())
+                if await reader.read(1):
+                    return
+            finally:
+                writer.transport.abort()
+    raise ConnectError(domain, *dialer.describe())
 
 
 async def _find_services(disco: Any, server: str) -> list[str]:

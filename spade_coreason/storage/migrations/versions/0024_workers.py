@@ -17,6 +17,10 @@ def upgrade() -> None:
         sa.Column("started_at", Whole, nullable=False),
         sa.Column("expires_at", Whole, nullable=False),
         sa.Column("is_leaving", sa.Boolean, nullable=False, server_default=sa.false()),
+        sa.Column("is_away", sa.Boolean, nullable=False, server_default=sa.false()),
+        sa.Column("reaches_server", sa.Boolean),
+        sa.Column("reach_began_at", Whole),
+        sa.Column("reach_ended_at", Whole),
         sa.Column("snapshot", sa.Text),
     )
     op.create_table(

@@ -1,0 +1,92 @@
+"""The canary of a worker: it finds out within seconds whether this worker reaches the XMPP server."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol
+
+from ..exceptions import ConnectError
+from ..storage import Reach
+
+_CHECKS = 4
+"""The number of checks in the time of a lease."""
+_ANSWER = 0.5
+"""The part of that time that the server has for the answer to a new stream."""
+_STALLED = 1.25
+"""An attempt that took so many times its timeout says nothing: this process did not run meanwhile."""
+
+
+class CanaryConnection(Protocol):
+    """A connection of an agent."""
+
+    @property
+    def heard_at(self) -> float | None:
+        """The time (`time.monotonic`) of the last data from the server; None without a session."""
+        ...
+
+    def request_answer(self) -> None:
+        """Ask the server for a sign of life."""
+        ...
+
+
+class Canary:
+    """Looks for the XMPP server, and calls `on_found` with what it finds.
+
+    Whatever the server sends to any of the `connections` is a proof. If nothing comes, one of them asks for it. If that is not
+    answered either, `open_stream` has to reach the server anew.
+    """
+
+    def __init__(
+        self,
+        connections: Callable[[], Sequence[CanaryConnection]],
+        open_stream: Callable[[], Awaitable[None]],
+        lease_s: float,
+        on_found: Callable[[Reach], object],
+    ) -> None:
+        self._connections = connections
+        self._open_stream = open_stream
+        self._interval_s = lease_s / _CHECKS
+        self._answer_s = _ANSWER * lease_s
+        self._on_found = on_found
+        self._found: Reach | None = None
+
+    async def run(self) -> None:
+        """Check until cancelled."""
+        while True:
+            await self._check()
+            await asyncio.sleep(self._interval_s)
+
+    async def _check(self) -> None:
+        began_at = time.monotonic()
+        heard_at = self._heard_at()
+        if began_at - heard_at >= self._interval_s / 2 and (connections := self._online()):
+            max(connections, key=lambda connection: connection.heard_at or 0.0).request_answer()
+            await asyncio.sleep(self._interval_s / 2)
+            heard_at = self._heard_at()
+        if heard_at > began_at - self._interval_s:
+            self._note(is_reached=True, began_at=heard_at, ended_at=heard_at)
+            return
+        began_at = time.monotonic()
+        try:
+            async with asyncio.timeout(self._answer_s):
+                await self._open_stream()
+        except (ConnectError, OSError):  # TimeoutError is an OSError
+            ended_at = time.monotonic()
+            if ended_at - began_at < _STALLED * self._answer_s and self._heard_at() < began_at:
+                self._note(is_reached=False, began_at=began_at, ended_at=ended_at)
+        else:
+            self._note(is_reached=True, began_at=began_at, ended_at=began_at)
+
+    def _online(self) -> list[CanaryConnection]:
+        return [connection for connection in self._connections() if connection.heard_at is not None]
+
+    def _heard_at(self) -> float:
+        return max((connection.heard_at or 0.0 for connection in self._connections()), default=0.0)
+
+    def _note(self, *, is_reached: bool, began_at: float, ended_at: float) -> None:
+        if is_reached and self._found is not None and self._found.is_reached:
+            began_at = self._found.began_at
+        self._found = Reach(is_reached, began_at, ended_at)
+        self._on_found(self._found)
