@@ -1,0 +1,145 @@
+"""Workers in processes of their own, which share the agents of one database, and people who ask these agents."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import make_url
+
+from spade_coreason import ResponseHandler, Session
+from spade_coreason.contracts import AgentDefinition, AgentRequest
+from spade_coreason.domain.jid import bare_jid
+from tests.support.databases import execute
+from tests.support.hosting import PlatformProcess
+from tests.support.servers.clients import StockClient
+from tests.support.servers.postgres import Postgres
+from tests.support.servers.server import XmppServer
+from tests.support.wait import eventually
+
+
+class WhereAgent:
+    """An agent that answers with the number of its turn and the id of its process."""
+
+    manifest = AgentDefinition.simple("where")
+
+    async def assist(self, request: AgentRequest, session: Session, response: ResponseHandler) -> None:
+        if request.payload["query"] == "die":
+            os._exit(9)
+        count = await session.get("count", 0) + 1
+        await session.store("count", count, scope="conversation")
+        await response.markdown(f"{count} {os.getpid()}")
+
+
+class Workers:
+    """Workers in processes of their own, with one configuration."""
+
+    def __init__(self, configuration: Path, url: str, agents: Sequence[str]) -> None:
+        self._configuration = configuration
+        self.url = url
+        self.agents = agents
+        self.processes: list[PlatformProcess] = []
+
+    async def start(self) -> PlatformProcess:
+        """Start another worker."""
+        worker = PlatformProcess(self._configuration)
+        self.processes.append(worker)
+        await worker.start()
+        return worker
+
+    def move(self, name: str, *, database_port: int, server_port: int) -> Path:
+        """Write the configuration of a worker on a machine of its own, with networks of its own. Return its file."""
+        settings = json.loads(self._configuration.read_text())
+        url = make_url(self.url).set(port=database_port)
+        settings["storage"]["url"] = url.render_as_string(hide_password=False)
+        settings["server"]["port"] = server_port
+        settings["data_dir"] += f"-{name}"
+        return _write_settings(self._configuration.with_name(f"{name}.yaml"), settings)
+
+    def count_shares(self) -> list[int]:
+        """Return the numbers of agents of the workers, the smallest first."""
+        rows = execute(self.url, "SELECT worker FROM leases WHERE worker IS NOT NULL")
+        return sorted(Counter(row["worker"] for row in rows).values())
+
+    async def wait_for(self, *shares: int) -> None:
+        """Wait until the workers have these numbers of agents, the smallest first."""
+        await eventually(lambda: self.count_shares() == list(shares))
+
+
+@asynccontextmanager
+async def run_workers(
+    server: XmppServer,
+    postgres: Postgres,
+    tmp_path: Path,
+    *,
+    agents: int,
+    lease_s: float = 2,
+    agent: str = "tests.support.workers:WhereAgent",
+    options: Mapping[str, Any] | None = None,
+) -> AsyncIterator[Workers]:
+    """Prepare workers with one configuration; those that still run are killed at the end."""
+    accounts = [await server.account() for _ in range(agents)]
+    url, configuration = postgres.url(), tmp_path / "platform.yaml"
+    settings = {
+        "server": {
+            "mode": "external",
+            "domain": server.domain,
+            "host": server.host,
+            "port": server.port,
+            "tls": {"ca_file": str(server.ca_file)},
+        },
+        "data_dir": str(tmp_path / "data"),
+        "storage": {"url": url},
+        "conversation": {"max_interactions": 0},
+        "workers": {"lease_s": lease_s},
+        "agents": [{"jid": jid, "agent": agent, "password": password, "options": options or {}} for jid, password in accounts],
+    }
+    _write_settings(configuration, settings)
+    workers = Workers(configuration, url, [bare_jid(jid) for jid, _ in accounts])
+    try:
+        yield workers
+    finally:
+        for worker in workers.processes:
+            if worker.process is not None and worker.process.poll() is None:
+                await worker.signal(signal.SIGKILL)
+
+
+class Asker:
+    """A person who asks agents. An answer that was not acknowledged when a worker died comes again under its id."""
+
+    def __init__(self, client: StockClient) -> None:
+        self._client = client
+        self._seen: set[str] = set()
+
+    async def ask(self, agent: str) -> tuple[int, int]:
+        """Return the number of the turn, and the process that ran it."""
+        self._client.send("hi", agent)
+        while (answer := await self._client.answer())["id"] in self._seen:
+            pass
+        self._seen.add(answer["id"])
+        count, pid = str(answer["body"]).split()
+        return int(count), int(pid)
+
+    async def ask_all(self, agents: Sequence[str]) -> tuple[set[int], set[int]]:
+        """Ask agents one after the other. Return the numbers of the turns and the processes."""
+        answers = [await self.ask(agent) for agent in agents]
+        return {count for count, _ in answers}, {pid for _, pid in answers}
+
+
+def _write_settings(file: Path, settings: Mapping[str, Any]) -> Path:
+    file.write_text(json.dumps(settings))
+    file.chmod(0o600)
+    return file
+
+
+@asynccontextmanager
+async def new_asker(server: XmppServer) -> AsyncIterator[Asker]:
+    """Log in as a new person."""
+    async with StockClient(*await server.account(), server) as client:
+        yield Asker(client)
