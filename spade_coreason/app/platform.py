@@ -213,8 +213,9 @@ class Platform:
         """Wait until all agents are online or stay offline. Raise the error of the first one if all stay offline."""
         if self._starts:
             done, _ = await asyncio.wait(self._starts.values(), return_when=asyncio.FIRST_EXCEPTION)
-            are_online = [task.result() for task in done]
-            if not any(are_online):
+            # A worker may have given some of them back meanwhile.
+            are_online = [task.result() for task in done if not task.cancelled()]
+            if are_online and not any(are_online):
                 raise self._first_error()
 
     def _first_error(self) -> CoReasonError:

@@ -40,7 +40,7 @@ _ASKERS = 4
 _INTERVAL_S = 0.25
 _FAULT_S = (0.5, 3.0)
 _SETTLE_S = 60.0
-_QUESTION = re.compile(r"q\d+ .+ \d+")
+QUESTION = re.compile(r"q\d+ .+ \d+")
 _TIMINGS = ConnectionTimings(keepalive_interval_s=2.0, response_timeout_s=3.0)
 
 
@@ -232,7 +232,7 @@ class Asker(SessionHandler):
         if node := self._offline_messages.read_node(message):
             self._offline_messages.record_received(node, None)
         text, sender = message.findtext(BODY) or "", bare_jid(message.get("from", ""))
-        if not _QUESTION.fullmatch(text):
+        if not QUESTION.fullmatch(text):
             return
         if message.get("type") == "error":
             self._tally.refused += self._open.pop(text, None) is not None
@@ -298,8 +298,8 @@ async def run_kills(server: XmppServer, directory: Path, faults: Sequence[str], 
     for asker in askers:
         for agent, answered in asker.answers.items():
             order = turns[asker.name, agent]
-            tally.turns_out_of_order += _count_late(order)
-            tally.out_of_order += _count_late([order.index(number) for number in answered])
+            tally.turns_out_of_order += count_late(order)
+            tally.out_of_order += count_late([order.index(number) for number in answered])
     return tally
 
 
@@ -308,13 +308,13 @@ def _read_turns(directory: Path) -> dict[tuple[str, str], list[int]]:
     turns = defaultdict(list)
     with closing(sqlite3.connect(directory / "data" / "platform.db")) as database:
         for (body,) in database.execute("SELECT body FROM interactions ORDER BY id"):
-            if _QUESTION.fullmatch(text := json.loads(body)["input"]["query"]):
+            if QUESTION.fullmatch(text := json.loads(body)["input"]["query"]):
                 name, agent, number = text.split()
                 turns[name, agent].append(int(number))
     return turns
 
 
-def _count_late(numbers: Sequence[int]) -> int:
+def count_late(numbers: Sequence[int]) -> int:
     """Count the numbers that come behind a larger one."""
     highest, late = -1, 0
     for number in numbers:

@@ -1,0 +1,478 @@
+"""Several workers that are killed, frozen, cut off and restarted while people ask: each question has one answer.
+
+Each worker is on a machine of its own, as far as it can tell: with its own directories, and a tunnel each to PostgreSQL and to
+the XMPP server. The people are those of `kill_run`. They connect to the server directly, and never ask twice.
+
+Triggers in the database record which worker had the lease of an agent when one of its turns was stored, and each turn stores
+which process ran it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import signal
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from uuid import uuid4
+from xml.etree.ElementTree import Element
+
+from spade_coreason import AgentDefinition, AgentRequest, ResponseHandler, Session
+from spade_coreason.app.platform import EXIT_LEASE_LOST
+from spade_coreason.storage import open_database
+from spade_coreason.storage.audit import list_audited_agents, verify
+from tests.chaos.attacks import BODY
+from tests.chaos.kill_run import QUESTION, Asker, KillTally, count_late
+from tests.support.databases import execute
+from tests.support.hosting import PlatformProcess, Tunnel
+from tests.support.line_log import append_line, read_lines
+from tests.support.servers.postgres import Postgres
+from tests.support.servers.server import XmppServer
+from tests.support.wait import ANSWER_S, eventually
+from tests.support.workers import Workers, run_workers
+
+_ASKERS = 4
+_QUESTIONS_PER_S = 60.0
+_PID = "pid"
+_FENCED = "another worker serves the agents of this one now"
+_RECORD_WRITES = """
+    CREATE TABLE chaos_writes (agent text NOT NULL, pid text NOT NULL, owner text);
+    CREATE FUNCTION chaos_record() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+        INSERT INTO chaos_writes SELECT NEW.agent, NEW.value,
+            (SELECT workers.name FROM leases JOIN workers ON workers.id = leases.worker WHERE leases.agent = NEW.agent);
+        RETURN NEW;
+    END $$;
+    CREATE TRIGGER chaos_record AFTER INSERT OR UPDATE ON variables FOR EACH ROW WHEN (NEW.name = 'pid')
+        EXECUTE FUNCTION chaos_record();
+"""
+
+
+class WorkingAgent:
+    """An agent that repeats each question after a durable step, which it logs, and stores the process of each turn."""
+
+    def __init__(self, log: str) -> None:
+        self.manifest = AgentDefinition.simple("working")
+        self._log = Path(log)
+
+    async def assist(self, request: AgentRequest, session: Session, response: ResponseHandler) -> None:
+        query = str(request.payload["query"])
+        result = await session.run_once("step", self._work, query)
+        append_line(self._log, "ends", query, result)
+        await session.store(_PID, f"{os.getpid()} {uuid4().hex}", scope="conversation")
+        await response.markdown(query)
+
+    async def _work(self, query: str, idempotency_key: str) -> str:
+        append_line(self._log, "begins", query, idempotency_key)
+        return uuid4().hex
+
+
+@dataclass
+class WorkerTally(KillTally):
+    """The counts of one run."""
+
+    workers: int = 0
+    agents: int = 0
+    lease_s: float = 0.0
+    stored_twice: int = 0
+    """Questions with two stored turns."""
+    stale: int = 0
+    """Turns that were stored by a worker that did not have the lease of the agent."""
+    fenced: int = 0
+    """Writes of workers without a lease, which the database refused."""
+    repeated_steps: int = 0
+    """Durable steps that ran again because they were cut off."""
+    differing_steps: int = 0
+    """Durable steps with two results or two idempotency keys."""
+    bad_trails: int = 0
+    """Audit trails that do not verify."""
+    takeovers_s: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    """The seconds from each fault until an agent of the worker that it hit answered a question, by the fault."""
+
+    @property
+    def row(self) -> tuple[str, ...]:
+        faults = ", ".join(f"{count} x {name}" for name, count in sorted(self.faults.items()))
+        counts = [self.asked, self.answered, self.lost, self.refused, self.twice, self.crossed, self.turns_out_of_order]
+        counts += [self.out_of_order, self.stored_twice, self.stale, self.fenced, self.repeated_steps, self.differing_steps]
+        counts += [self.bad_trails]
+        head = (self.server, str(self.workers), str(self.agents), f"{self.lease_s:g} s", faults)
+        return (*head, *map(str, counts), self.describe_takeovers())
+
+    def describe_takeovers(self) -> str:
+        """Describe the takeovers in words: of all faults in which a worker is replaced without a word from it."""
+        times_s = sorted(time_s for name in REPLACING for time_s in self.takeovers_s.get(name, ()))
+        if not times_s:
+            return "none"
+        return f"{len(times_s)}: {_percentile(times_s, 50):.1f}, {_percentile(times_s, 95):.1f}, {times_s[-1]:.1f} s"
+
+    @property
+    def problems(self) -> list[str]:
+        counts = {
+            "lost": self.lost,
+            "under two ids": self.twice,
+            "crossed": self.crossed,
+            "stored twice": self.stored_twice,
+            "stale writes": self.stale,
+            "steps with two results": self.differing_steps,
+            "bad audit trails": self.bad_trails,
+        }
+        return [f"{count} {name}" for name, count in counts.items() if count]
+
+
+COLUMNS = (
+    "server",
+    "workers",
+    "agents",
+    "lease",
+    "faults",
+    "asked",
+    "answered",
+    "lost",
+    "refused",
+    "under two ids",
+    "crossed",
+    "turns out of order",
+    "answers out of order",
+    "stored twice",
+    "stale writes",
+    "fenced writes",
+    "steps again",
+    "steps that differ",
+    "bad trails",
+    "takeovers: p50, p95, worst",
+)
+
+
+def _percentile(ordered: Sequence[float], percent: int) -> float:
+    return ordered[min(len(ordered) - 1, len(ordered) * percent // 100)]
+
+
+class TimedAsker(Asker):
+    """A person of whose questions some are timed."""
+
+    awaited: dict[str, asyncio.Future[float]]
+
+    def time(self, agent: str, number: int) -> asyncio.Future[float]:
+        """Ask an agent now; the result is the time of the first answer by the clock of the event loop."""
+        self.awaited = getattr(self, "awaited", {})
+        loop = asyncio.get_running_loop()
+        found = self.awaited[f"{self.name} {agent} {number}"] = loop.create_future()
+        self.ask(agent, number)
+        return found
+
+    def on_message(self, message: Element) -> None:
+        text = message.findtext(BODY) or ""
+        if message.get("type") != "error" and (found := getattr(self, "awaited", {}).pop(text, None)) is not None:
+            found.set_result(asyncio.get_running_loop().time())
+        super().on_message(message)
+
+
+@dataclass(eq=False)
+class Worker:
+    """A worker on a machine of its own."""
+
+    process: PlatformProcess
+    to_database: Tunnel
+    to_server: Tunnel
+    ends: Counter[int] = field(default_factory=Counter)
+    """The numbers of its ends, by exit code."""
+
+    async def restart(self, number: signal.Signals) -> None:
+        """End the process by a signal, and start it again."""
+        self.ends[await self.process.signal(number)] += 1
+        await self.process.start()
+
+    async def start_again_if_ended(self) -> None:
+        """Start the process again if it has ended, as a service manager does."""
+        if self.process.process is None or self.process.process.poll() is not None:
+            self.ends[await self.process.wait()] += 1
+            await self.process.start()
+
+
+@dataclass(eq=False)
+class Scene:
+    """The parts that a fault may break."""
+
+    server: XmppServer
+    postgres: Postgres
+    shared: Workers
+    workers: Sequence[Worker]
+    rng: random.Random
+    lease_s: float
+    tally: WorkerTally
+    askers: Sequence[TimedAsker]
+    rounds: int = 0
+
+    def choose(self) -> Worker:
+        """Choose a worker to break."""
+        return self.rng.choice(self.workers)
+
+    def find_agents(self, worker: Worker) -> list[str]:
+        """Return the agents that a worker serves."""
+        found = f"SELECT agent FROM leases JOIN workers ON workers.id = worker WHERE name LIKE '%:{worker.process.pid}'"
+        return [row["agent"] for row in execute(self.shared.url, found)]
+
+    def watch(self, name: str, agents: Sequence[str]) -> asyncio.Task[None]:
+        """Ask agents now that were just cut off, and note how long they take to answer."""
+        self.rounds += 1
+        begun_at = asyncio.get_running_loop().time()
+        found = [self.rng.choice(self.askers).time(agent, 10**6 + self.rounds) for agent in agents]
+
+        async def note() -> None:
+            for answer in asyncio.as_completed(found):
+                with suppress(asyncio.CancelledError):
+                    self.tally.takeovers_s[name].append(await answer - begun_at)
+
+        return asyncio.create_task(note())
+
+    async def wait_until_balanced(self) -> None:
+        """Wait until all agents are served, in even shares."""
+        share = -(-len(self.shared.agents) // len(self.workers))
+
+        def is_balanced() -> bool:
+            shares = self.shared.count_shares()
+            return sum(shares) == len(self.shared.agents) and len(shares) == len(self.workers) and shares[-1] <= share
+
+        while True:
+            try:
+                await eventually(is_balanced)
+                return
+            except OSError:  # TimeoutError is an OSError
+                print(f"not balanced: {self.shared.count_shares()}")
+                raise
+
+
+async def _kill(scene: Scene) -> None:
+    """Kill a worker; its machine starts it again once others have taken over."""
+    worker = scene.choose()
+    agents = scene.find_agents(worker)
+    worker.ends[await worker.process.signal(signal.SIGKILL)] += 1
+    await scene.watch("kill -9", agents)
+    await worker.process.start()
+
+
+async def _kill_and_start(scene: Scene) -> None:
+    """Kill a worker; it starts again at once, and replaces itself."""
+    await scene.choose().restart(signal.SIGKILL)
+
+
+async def _freeze(scene: Scene) -> None:
+    """Freeze a worker for longer than its lease."""
+    worker = scene.choose()
+    agents, process = scene.find_agents(worker), worker.process.process
+    assert process is not None
+    process.send_signal(signal.SIGSTOP)
+    watch = scene.watch("SIGSTOP", agents)
+    await asyncio.sleep(scene.lease_s * scene.rng.uniform(1.5, 3.0))
+    process.send_signal(signal.SIGCONT)
+    await watch
+    await _wait_for_end(worker, scene)
+
+
+async def _split_from_database(scene: Scene) -> None:
+    """Cut a worker off from PostgreSQL for longer than its lease."""
+    await _split(scene, "split from PostgreSQL", lambda worker: worker.to_database)
+
+
+async def _split_from_server(scene: Scene) -> None:
+    """Cut a worker off from the XMPP server until others serve its agents."""
+    await _split(scene, "split from the XMPP server", lambda worker: worker.to_server)
+
+
+async def _split(scene: Scene, name: str, choose_tunnel: Callable[[Worker], Tunnel]) -> None:
+    worker = scene.choose()
+    agents, tunnel = scene.find_agents(worker), choose_tunnel(worker)
+    tunnel.dropped_direction = scene.rng.choice(("to the server", "to the agent", "both"))
+    watch = scene.watch(name, agents)
+    await asyncio.sleep(scene.lease_s * scene.rng.uniform(1.5, 3.0))
+    await watch
+    tunnel.cut()
+    tunnel.dropped_direction = ""
+    if tunnel is worker.to_database:
+        await _wait_for_end(worker, scene)
+
+
+async def _wait_for_end(worker: Worker, scene: Scene) -> None:
+    """Wait until a worker that was replaced has ended, and start it again."""
+    assert worker.process.process is not None
+    with suppress(AssertionError):
+        code = await asyncio.wait_for(worker.process.wait(), 3 * scene.lease_s + 10)
+        worker.ends[code] += 1
+        assert code == EXIT_LEASE_LOST, code
+    await worker.process.start()
+
+
+async def _restart_all(scene: Scene) -> None:
+    """Restart the workers one after the other."""
+    for worker in scene.workers:
+        agents = scene.find_agents(worker)
+        stop = asyncio.create_task(worker.restart(signal.SIGTERM))
+        await scene.watch("rolling restart", agents)
+        await stop
+        await scene.wait_until_balanced()
+
+
+async def _restart_postgres(scene: Scene) -> None:
+    """Restart PostgreSQL."""
+    watch = scene.watch("PostgreSQL restarted", scene.shared.agents)
+    await asyncio.to_thread(scene.postgres.stop)
+    await asyncio.to_thread(scene.postgres.start)
+    await watch
+    for worker in scene.workers:
+        await worker.start_again_if_ended()
+
+
+FAULTS: dict[str, Callable[[Scene], Awaitable[None]]] = {
+    "kill -9": _kill,
+    "kill -9 and start": _kill_and_start,
+    "SIGSTOP": _freeze,
+    "split from PostgreSQL": _split_from_database,
+    "split from the XMPP server": _split_from_server,
+    "rolling restart": _restart_all,
+    "PostgreSQL restarted": _restart_postgres,
+}
+REPLACING = ("kill -9", "SIGSTOP", "split from PostgreSQL", "split from the XMPP server")
+"""The faults after which others have to find out that a worker is gone."""
+
+
+async def run_worker_chaos(
+    server: XmppServer,
+    postgres: Postgres,
+    directory: Path,
+    faults: Sequence[str],
+    seed: int,
+    *,
+    workers: int = 2,
+    agents: int = 6,
+    lease_s: float = 2.0,
+) -> WorkerTally:
+    """Break something again and again while people ask; then wait for the last answers. `server` and `postgres` run."""
+    rng = random.Random(seed)
+    tally = WorkerTally(server.kind, workers=workers, agents=agents, lease_s=lease_s)
+    log = directory / "steps.log"
+    async with AsyncExitStack() as stack:
+        shared = await stack.enter_async_context(
+            run_workers(
+                server,
+                postgres,
+                directory,
+                agents=agents,
+                lease_s=lease_s,
+                agent="tests.chaos.worker_run:WorkingAgent",
+                options={"log": str(log)},
+            )
+        )
+        running: list[Worker] = []
+        for number in range(workers):
+            to_database = await stack.enter_async_context(Tunnel(_Place(postgres.port)))
+            to_server = await stack.enter_async_context(Tunnel(server))
+            file = shared.move(f"worker{number}", database_port=to_database.port, server_port=to_server.port)
+            process = PlatformProcess(file, is_strict=False)
+            shared.processes.append(process)
+            await process.start()
+            if not number:
+                execute(shared.url, _RECORD_WRITES)
+            running.append(Worker(process, to_database, to_server))
+        askers = []
+        for number in range(_ASKERS):
+            asker = TimedAsker(f"q{number}", await server.account(), server, server.port, tally)
+            await asker.connection.open()
+            stack.push_async_callback(asker.close)
+            askers.append(asker)
+        scene = Scene(server, postgres, shared, running, rng, lease_s, tally, askers)
+        await scene.wait_until_balanced()
+        asking = asyncio.create_task(_ask(askers, shared.agents))
+        try:
+            for name in faults:
+                await asyncio.sleep(rng.uniform(0.0, lease_s))  # faults come at any moment of a turn and of a lease
+                await FAULTS[name](scene)
+                tally.faults[name] = tally.faults.get(name, 0) + 1
+                await scene.wait_until_balanced()
+        finally:
+            asking.cancel()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(ANSWER_S):
+                while any(asker.unanswered for asker in askers):  # noqa: ASYNC110 - there is no event for the last answer
+                    await asyncio.sleep(0.05)
+        for asker in askers:
+            for text in asker.unanswered:
+                print(f"lost: {text}")
+            tally.lost += len(asker.unanswered)
+        for worker in running:
+            worker.ends[await worker.process.signal(signal.SIGTERM)] += 1
+            print(f"ends by exit code: {dict(worker.ends)}")
+        await _count_stored(shared.url, askers, tally)
+    _count_logged(directory, log, tally)
+    return tally
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    port: int
+    host: str = "127.0.0.1"
+
+
+async def _ask(askers: Sequence[Asker], agents: Sequence[str]) -> None:
+    """Let each asker ask each agent at an even rate, whether it has answered or not, until cancelled."""
+    number = 0
+    pause_s = 1 / _QUESTIONS_PER_S
+    while True:
+        number += 1
+        for agent in agents:
+            for asker in askers:
+                asker.ask(agent, number)
+                await asyncio.sleep(pause_s)
+
+
+async def _count_stored(url: str, askers: Sequence[Asker], tally: WorkerTally) -> None:
+    """Compare the answers with what is stored."""
+    turns: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
+    for row in execute(url, "SELECT body FROM interactions ORDER BY id"):
+        if QUESTION.fullmatch(text := json.loads(row["body"])["input"]["query"]):
+            name, agent, number = text.split()
+            turns[name, agent].append(int(number))
+    tally.stored_twice = sum(len(order) - len(set(order)) for order in turns.values())
+    for asker in askers:
+        for agent, answered in asker.answers.items():
+            order = [number for number in turns[asker.name, agent] if number < 10**6]
+            tally.turns_out_of_order += count_late(order)
+            tally.out_of_order += count_late([order.index(number) for number in answered if number < 10**6])
+    for row in execute(url, "SELECT pid, owner FROM chaos_writes"):
+        tally.stale += row["owner"] is None or row["owner"].rpartition(":")[2] != json.loads(row["pid"]).split()[0]
+    database = await open_database(url, "off")
+    try:
+        trails = await database.read(
+            lambda connection: [verify(connection, agent) for agent in list_audited_agents(connection)]
+        )
+    finally:
+        await database.close()
+    for trail in trails:
+        tally.bad_trails += bool(trail.problems)
+        for problem in trail.problems:
+            print(problem)
+    assert trails
+
+
+def _count_logged(directory: Path, log: Path, tally: WorkerTally) -> None:
+    tally.fenced = sum(file.read_text().count(_FENCED) for file in directory.glob("*.errors"))
+    keys: defaultdict[str, list[str]] = defaultdict(list)
+    results: defaultdict[str, set[str]] = defaultdict(set)
+    for phase, query, value in read_lines(log):
+        if phase == "begins":
+            keys[query].append(value)
+        else:
+            results[query].add(value)
+    tally.repeated_steps = sum(len(of_query) - 1 for of_query in keys.values())
+    tally.differing_steps = sum(len(found) > 1 for found in results.values())
+    tally.differing_steps += sum(len(set(of_query)) > 1 for of_query in keys.values())
+
+
+def list_faults(counts: dict[str, int], rng: random.Random) -> list[str]:
+    """Return the names of faults, each as often as counted, in a random order."""
+    names = [name for name, count in counts.items() for _ in range(count)]
+    rng.shuffle(names)
+    return names
