@@ -16,6 +16,7 @@ import click
 
 from ..concurrency import handle_signals, run_until_done
 from .errors import EXIT_INTERRUPTED
+from .service_manager import ServiceManager
 from .terminal.console import print_line, warn
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ async def serve(
 ) -> None:
     """Run the platform until SIGINT or SIGTERM, then stop it cleanly. A second SIGINT ends the process at once.
 
+    systemd hears that the platform is ready as soon as it serves, though agents may still wait for their XMPP server.
     `on_online` is called when all agents are online. For `is_strict` and `supervision` see `Platform`. Under supervision the
     parent prints that it stops.
     """
@@ -82,11 +84,13 @@ async def serve(
         if task is not None:
             task.cancel()
 
+    service_manager = ServiceManager()
     handlers = ExitStack()
     # The platform waits for signals itself later; this handler can already end its start.
     handlers.enter_context(handle_signals([signal.SIGTERM], end))
     try:
         async with Platform(settings, is_strict=is_strict, supervision=supervision) as platform:
+            service_manager.report_ready()
             if platform.notice:
                 warn(platform.notice)
 
@@ -101,6 +105,7 @@ async def serve(
             handlers.enter_context(handle_signals([signal.SIGINT], _exit_now))
             handlers.enter_context(handle_signals([signal.SIGTERM], lambda: None))
             await platform.wait(report_online)
+            service_manager.report_stopping()
             if supervision is None:
                 print_line(STOPPING)
         _exit_after_grace()
@@ -108,6 +113,7 @@ async def serve(
         if not is_end_requested:
             raise
     finally:
+        service_manager.close()
         if trimming is not None:
             trimming.cancel()
         handlers.close()

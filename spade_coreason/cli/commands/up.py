@@ -35,8 +35,9 @@ def command(file: Path | None, is_reloading: bool, is_strict: bool) -> None:
     cannot be made, or its account is refused, it stays offline.
 
     Exit code: 0 stopped, 1 unreadable data, 2 a mistake in the configuration, 4 a server that has no address, does not serve
-    the domain, or has an untrusted certificate, 5 a refused login. A failure of one agent ends the command only if no other
-    is left, or with --strict. With --strict, 4 is also a server that does not answer, and 1 an agent that does not start.
+    the domain, or has an untrusted certificate, 5 a refused login, 75 a worker that has lost its lease: start it again. A
+    failure of one agent ends the command only if no other is left, or with --strict. With --strict, 4 is also a server that
+    does not answer, and 1 an agent that does not start.
 
     \b
       spade-coreason up
