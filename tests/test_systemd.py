@@ -14,14 +14,20 @@ from pathlib import Path
 
 import pytest
 
+from spade_coreason.app.loop_watch import BLOCKED_S
+from spade_coreason.app.platform import EXIT_LEASE_LOST
+from tests.support.databases import execute
+from tests.support.notify_socket import open_notify_socket
 from tests.support.program import COMMAND, run_command, run_in_background
 from tests.support.servers.clients import StockClient
+from tests.support.servers.postgres import Postgres
 from tests.support.servers.requirements import require
 from tests.support.servers.server import XmppServer
-from tests.support.wait import TIMEOUT_S
+from tests.support.wait import TIMEOUT_S, eventually
 
 CONFIG = Path(__file__).parents[1] / "config"
 UNIT = CONFIG / "spade-coreason.service"
+WORKER = CONFIG / "spade-coreason@.service"
 BACKUP = CONFIG / "spade-coreason-backup.service"
 MAX_EXPOSURE = 20  # tenths of systemd's scale, on which 100 is a service without a sandbox
 
@@ -30,12 +36,15 @@ def values(key: str, unit: Path = UNIT) -> list[str]:
     return re.findall(rf"^{key}=(.*)$", unit.read_text(), re.M)
 
 
-@pytest.fixture
-def installed_unit(tmp_path: Path) -> Path:
-    """The unit with a program that exists, for the checks of systemd."""
-    unit = tmp_path / UNIT.name
-    [start] = values("ExecStart")
-    unit.write_text(UNIT.read_text().replace(start, "/bin/true").replace("WorkingDirectory=/srv/agents", "WorkingDirectory=/"))
+@pytest.fixture(params=[UNIT, WORKER], ids=lambda unit: unit.name)
+def installed_unit(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A unit with a program that exists, for the checks of systemd."""
+    source: Path = request.param
+    unit = tmp_path / source.name
+    [start] = values("ExecStart", source)
+    unit.write_text(
+        source.read_text().replace(start, "/bin/true").replace("WorkingDirectory=/srv/agents", "WorkingDirectory=/")
+    )
     return unit
 
 
@@ -98,6 +107,33 @@ def test_the_sandbox_of_the_unit_is_tight(installed_unit: Path) -> None:
     assert done.returncode == 0, done.stdout
 
 
+def test_a_worker_has_the_unit_of_a_platform_with_what_several_need() -> None:
+    def keys(unit: Path) -> set[str]:
+        return {line for line in unit.read_text().partition("[Unit]")[2].splitlines() if not line.startswith("#")}
+
+    assert keys(UNIT) - keys(WORKER) == {
+        "Description=spade_coreason: agents on an XMPP server",
+        "RestartSec=5",
+        "TimeoutStopSec=30",
+    }
+    assert keys(WORKER) - keys(UNIT) == {
+        "Description=spade_coreason: worker %i",
+        "StartLimitIntervalSec=0",
+        "EnvironmentFile=-/etc/spade-coreason/worker-%i",
+        "RestartSec=1",
+        f"RestartForceExitStatus={EXIT_LEASE_LOST}",
+        "TimeoutStopSec=120",
+    }
+
+
+@pytest.mark.parametrize("unit", [UNIT, WORKER], ids=lambda unit: unit.name)
+def test_the_watchdog_waits_until_the_platform_knows_what_blocks_it(unit: Path) -> None:
+    """The event loop reports at half of the time. The platform looks four times in its own, and then writes the stacks."""
+    [watchdog_s] = values("WatchdogSec", unit)
+    assert int(watchdog_s) / 2 > BLOCKED_S * 1.25
+    assert values("Type", unit) == ["notify"]
+
+
 async def test_the_unit_starts_and_stops_a_platform(prosody: XmppServer, tmp_path: Path) -> None:
     """Run ExecStart with its environment, in the directories of the unit below `tmp_path`."""
     jid, password = await prosody.account()
@@ -135,3 +171,42 @@ async def test_the_unit_starts_and_stops_a_platform(prosody: XmppServer, tmp_pat
         assert (await asyncio.to_thread(up.stop, signal.SIGTERM))[0] == 0
     assert [path.name for path in project.iterdir()] == ["greeter.py"]
     assert (data / "platform.db").exists()
+
+
+async def test_two_workers_of_the_template_share_the_agents(prosody: XmppServer, postgres: Postgres, tmp_path: Path) -> None:
+    """Run ExecStart of the template twice, as systemd does for spade-coreason@1 and spade-coreason@2."""
+    etc, data = tmp_path / "etc/spade-coreason", tmp_path / "var/lib/spade-coreason"
+    for directory in (etc, data):
+        directory.mkdir(parents=True)
+    accounts = [await prosody.account() for _ in range(2)]
+    (etc / "platform.yaml").write_text(
+        f"server: {{mode: external, host: {prosody.host}, port: {prosody.port}, tls: {{ca_file: '{prosody.ca_file}'}}}}\n"
+        "storage: {url: '${DATABASE_URL}'}\nagents:\n"
+        + "".join(
+            f"  - {{jid: {jid}, agent: 'spade_coreason.agents.echo:EchoAgent', password: {password}}}\n"
+            for jid, password in accounts
+        )
+    )
+    _, *arguments = [word.replace("/etc/", f"{tmp_path}/etc/") for word in shlex.split(values("ExecStart", WORKER)[0])]
+    environment = dict(pair.split("=", 1) for pair in values("Environment", WORKER)[0].split())
+    environment["SPADE_COREASON_DATA_DIR"] = str(data)
+    environment["DATABASE_URL"] = url = postgres.url()
+
+    def count_shares() -> list[int]:
+        rows = execute(url, "SELECT worker, count(*) AS shared FROM leases WHERE worker IS NOT NULL GROUP BY worker")
+        return [row["shared"] for row in rows]
+
+    with open_notify_socket() as notices:
+        environment["NOTIFY_SOCKET"] = notices.address
+        with run_in_background(*arguments, cwd=etc, env=environment, until="Ready") as first:
+            assert notices.receive() == "READY=1"
+            with run_in_background(*arguments, cwd=etc, env=environment, until="Ready") as second:
+                assert notices.receive() == "READY=1"
+                await eventually(lambda: count_shares() == [1, 1])
+                assert (data / "workers" / "2" / "run.json").exists()
+                assert (await asyncio.to_thread(first.stop, signal.SIGTERM))[0] == 0
+                assert notices.receive() == "STOPPING=1"
+                await eventually(lambda: count_shares() == [2])
+                async with StockClient(*await prosody.account(), prosody) as alice:
+                    assert [await alice.ask("hello", jid) for jid, _ in accounts] == ["hello", "hello"]
+                assert (await asyncio.to_thread(second.stop, signal.SIGTERM))[0] == 0

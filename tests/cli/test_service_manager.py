@@ -5,18 +5,16 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
 import tempfile
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from spade_coreason.cli.service_manager import ServiceManager
+from tests.support.notify_socket import open_notify_socket
 from tests.support.program import run_command, run_in_background
-from tests.support.wait import TIMEOUT_S, wait_until
+from tests.support.wait import wait_until
 
 WATCHDOG_S = 0.2
 BLOCKING_AGENT = '''\
@@ -35,42 +33,6 @@ class Blocking:
             time.sleep(0.01)
         await response.markdown("done")
 '''
-
-
-class NotifySocket:
-    """The socket of a service manager; a path, or a name without a file as `@name`."""
-
-    def __init__(self, address: str) -> None:
-        self.address = address
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._socket.bind(f"\0{address[1:]}" if address.startswith("@") else address)
-
-    def receive(self, timeout_s: float = TIMEOUT_S) -> str:
-        """Return the next notice. Raise TimeoutError."""
-        self._socket.settimeout(timeout_s)
-        return self._socket.recv(4096).decode()
-
-    def drain(self) -> None:
-        """Drop what has arrived."""
-        self._socket.settimeout(0)
-        try:
-            while True:
-                self._socket.recv(4096)
-        except BlockingIOError:
-            pass
-
-    def close(self) -> None:
-        self._socket.close()
-
-
-@contextmanager
-def open_notify_socket(address: str = "") -> Iterator[NotifySocket]:
-    with tempfile.TemporaryDirectory() as directory:  # a short path: that of a socket has at most 107 bytes
-        notices = NotifySocket(address or f"{directory}/notify")
-        try:
-            yield notices
-        finally:
-            notices.close()
 
 
 def test_systemd_hears_of_the_start_the_loop_and_the_stop(tmp_path: Path) -> None:
