@@ -78,6 +78,7 @@ class Workforce:
         self._releases: set[asyncio.Task[None]] = set()
         self._leaving_agents: set[str] = set()
         """The agents that are being given back."""
+        self._is_leaving = False
 
     @property
     def has_lapsed(self) -> bool:
@@ -91,7 +92,8 @@ class Workforce:
         self._task = asyncio.create_task(self._run())
 
     async def leave(self) -> None:
-        """Give all agents back, and take none any more."""
+        """Give all agents back, one by one, and take none any more. If the database is away, until the lease has ended."""
+        self._is_leaving = True
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -171,6 +173,8 @@ class Workforce:
                         break
                     except StoreError as error:
                         log.debug("%s: cannot be given back yet: %s", agent, error)
+                        if self._is_leaving and self._renewal.seconds_left <= 0:
+                            return  # others take it
                         await asyncio.sleep(_RETRY_S)
                 self._leaving_agents.discard(agent)
 
