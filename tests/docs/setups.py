@@ -43,6 +43,13 @@ def postgresql(directory: Path) -> Iterator[Mapping[str, str]]:
 
 
 @contextmanager
+def own_prosody_and_postgresql(directory: Path, *users: str) -> Iterator[Mapping[str, str]]:
+    """Both, for workers."""
+    with own_prosody(directory, *users) as server, postgresql(directory) as database:
+        yield {**server, **database}
+
+
+@contextmanager
 def scripted_model(directory: Path) -> Iterator[Mapping[str, str]]:
     """A script that plays a language model; `OPENAI_BASE_URL` and `OPENAI_MODEL` name it."""
     command = [sys.executable, "-m", "spade_coreason.llm.scripted"]
@@ -77,5 +84,5 @@ def _environment(server: XmppServer, users: tuple[str, ...]) -> dict[str, str]:
 
 
 SETUPS: dict[str, Callable[..., AbstractContextManager[Mapping[str, str]]]] = {
-    setup.__name__: setup for setup in (own_prosody, own_ejabberd, postgresql, scripted_model, web)
+    setup.__name__: setup for setup in (own_prosody, own_ejabberd, postgresql, own_prosody_and_postgresql, scripted_model, web)
 }

@@ -22,7 +22,6 @@ _SEARCH_BOOSTS = {
     "tutorial": 3,
     "how-to": 4,
     "explanation": 2,
-    "not-yet": 4,
     "development": 0.5,
     "reference/python-api.md": 0.5,
 }
