@@ -554,7 +554,8 @@ class Platform:
         self.agents[jid] = host
         self.runners[jid] = host.runtime.runner
         if settings.doors:
-            self.doors.add(jid, agent.manifest, settings.doors)
+            control = host.runtime.runner.control
+            self.doors.add(jid, agent.manifest, settings.doors, lambda: control.is_paused)
             changed.subscribe(lambda: self.doors.update(jid, agent.manifest))
 
     def _describe(self, jid: str) -> str:

@@ -73,7 +73,7 @@ class RunningHost:
         """Take a webhook as it is stored now, so that events reach its agent, or do no more, at once."""
         self._builder.webhook_ring.take(webhook)
 
-    def running_agent(self, agent: str) -> RunningAgent | None:
+    async def running_agent(self, agent: str, *, changes: bool = False) -> RunningAgent | None:
         """Return what runs of an agent; None if it is not one of this platform, or could not be made."""
         host = self._agents.get(agent)
         return None if host is None else host.runtime.runner.control

@@ -72,7 +72,7 @@ class StoredHost:
     def take_webhook(self, webhook: StoredWebhook) -> None:
         """Do nothing: nothing runs."""
 
-    def running_agent(self, agent: str) -> None:
+    async def running_agent(self, agent: str, *, changes: bool = False) -> None:
         """Return None: nothing runs."""
 
     async def status(self) -> PlatformStatus:

@@ -43,7 +43,12 @@ class DoorAgent:
     """One agent behind doors."""
 
     def __init__(
-        self, channel: DoorChannel, manifest: AgentDefinition, doors: Iterable[str], get_host: Callable[[], OperationHost]
+        self,
+        channel: DoorChannel,
+        manifest: AgentDefinition,
+        doors: Iterable[str],
+        get_host: Callable[[], OperationHost],
+        is_paused: Callable[[], bool],
     ) -> None:
         self.jid = channel.agent
         """The bare JID of the agent."""
@@ -53,6 +58,7 @@ class DoorAgent:
         self.doors = frozenset(doors)
         self._channel = channel
         self._get_host = get_host
+        self._is_paused = is_paused
 
     @property
     def is_open(self) -> bool:
@@ -66,8 +72,7 @@ class DoorAgent:
     @property
     def is_paused(self) -> bool:
         """True while an operator has paused the agent. What it is asked is stored, and answered when the pause ends."""
-        running = self._get_host().running_agent(self.jid)
-        return running is not None and running.is_paused
+        return self._is_paused()
 
     @property
     def repository(self) -> AgentRepository:
@@ -154,9 +159,11 @@ class Doors:
             self._channels[jid] = DoorChannel(jid)
         return self._channels[jid]
 
-    def add(self, jid: str, manifest: AgentDefinition, doors: Iterable[str]) -> None:
-        """Add an agent (a bare JID) that is behind these doors."""
-        self._agents[jid] = DoorAgent(self.make_channel(jid), manifest, doors, self._get_host)
+    def add(
+        self, jid: str, manifest: AgentDefinition, doors: Iterable[str], is_paused: Callable[[], bool] = lambda: False
+    ) -> None:
+        """Add an agent (a bare JID) that is behind these doors. `is_paused` returns True while an operator has paused it."""
+        self._agents[jid] = DoorAgent(self.make_channel(jid), manifest, doors, self._get_host, is_paused)
 
     def remove(self, jid: str) -> None:
         """Remove an agent that is served here no more."""

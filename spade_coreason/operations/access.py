@@ -43,10 +43,10 @@ async def list_access(call: Call, arguments: OfAgents) -> list[AccessEntry]:
     """List the people whom operators admitted or rejected, who wait for a decision, or who were refused."""
     found = []
     for agent in await stored_agents(call.host, arguments.agent):
-        stored, running = await call.host.repository(agent).load_agent(), call.host.running_agent(agent)
+        stored, running = await call.host.repository(agent).load_agent(), await call.host.running_agent(agent)
         states: dict[str, AccessState] = dict.fromkeys(stored.refused_people, "refused")
         states |= {person: "admitted" if is_admitted else "rejected" for person, is_admitted in stored.admissions.items()}
-        states |= dict.fromkeys(() if running is None else running.list_waiting_people(), "waiting")
+        states |= dict.fromkeys(() if running is None else await running.list_waiting_people(), "waiting")
         found += [AccessEntry(agent, person, state) for person, state in sorted(states.items())]
     return found
 
@@ -78,7 +78,7 @@ async def _decide(call: Call, arguments: OfPerson, *, is_admitted: bool) -> Acce
     is_new = (await repository.load_agent()).admissions.get(person) is not is_admitted
     if is_new or (not is_admitted and await repository.find_keys(person)):
         await call.record(agent, "access.admit" if is_admitted else "access.reject", person, person=person)
-    if (running := call.host.running_agent(agent)) is not None:
+    if (running := await call.host.running_agent(agent, changes=True)) is not None:
         return AccessDecision(agent, person, await running.decide_access(person, is_admitted))
     await repository.save_admission(person, is_admitted)
     if is_admitted:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import cast
 
@@ -50,8 +51,8 @@ class ListUsage(Arguments):
 async def list_usage(call: Call, arguments: ListUsage) -> list[QuotaUsage]:
     """List what was used of the quotas of an agent today (UTC). What was refused is known to a running platform only."""
     agent = await select_agent(call.host, arguments.agent)
-    if (running := call.host.running_agent(agent)) is not None:
-        return running.list_usage(arguments.person, arguments.limit)
+    if (running := await call.host.running_agent(agent)) is not None:
+        return await running.list_usage(arguments.person, arguments.limit)
     stored = await call.host.repository(agent).load_agent() if call.host.database is not None else None
     quotas, today = call.host.quotas(agent), utc_now().date()
     counted = {("total", ""): QuotaUsage.of("total", "", "", quotas.total, 0, 0)}
@@ -74,12 +75,12 @@ async def _set_paused(call: Call, arguments: OfAgents, *, is_paused: bool) -> li
         raise ConfigError("agent", f'is missing; name one, or "*" for all: {describe_agents(agents)}')
     found = []
     for agent in agents:
-        running, repository = call.host.running_agent(agent), call.host.repository(agent)
+        running, repository = await call.host.running_agent(agent, changes=True), call.host.repository(agent)
         is_stored = (await repository.load_agent()).is_paused is is_paused
-        is_changed = not is_stored if running is None else running.is_paused is not is_paused or not is_stored
+        is_changed = not is_stored if running is None else await running.find_pause() is not is_paused or not is_stored
         if is_changed:
             # It has effect first: an operator who pauses an agent may do so because it cannot store anything.
-            written = (repository.save_pause if running is None else running.set_paused)(is_paused)
+            written: Awaitable[bool] = (repository.save_pause if running is None else running.set_paused)(is_paused)
             await call.record(agent, "agents.pause" if is_paused else "agents.resume", "the agent")
             await written
         found.append(AgentPause(agent, is_paused, is_changed))

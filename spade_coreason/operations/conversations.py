@@ -58,7 +58,7 @@ async def end_conversation(call: Call, arguments: OfConversation) -> ChangedConv
     if not record.status.is_active:
         return ChangedConversation(agent, record.conversation_id, record.owner, is_changed=False)
     await call.record(agent, "conversations.end", f"conversation {record.conversation_id}", person=record.owner)
-    if (running := call.host.running_agent(agent)) is not None:
+    if (running := await call.host.running_agent(agent, changes=True)) is not None:
         is_changed = await running.end(record.conversation_id)
         return ChangedConversation(agent, record.conversation_id, record.owner, is_changed)
     await call.host.repository(agent).save_conversation(record.with_status(conversation.complete(record.status)))
@@ -70,7 +70,7 @@ async def reset_conversation(call: Call, arguments: OfConversation) -> ChangedCo
     """Begin a new episode of a conversation. What the agent remembers of it stays."""
     agent, record = await find_conversation(call.host, arguments.agent, arguments.conversation)
     await call.record(agent, "conversations.reset", f"conversation {record.conversation_id}", person=record.owner)
-    if (running := call.host.running_agent(agent)) is not None:
+    if (running := await call.host.running_agent(agent, changes=True)) is not None:
         await running.reset(record.conversation_id)
     else:
         status = conversation.restart_episode(record.status, utc_now())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..exceptions import ConfigError
@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from ..memory import AgentInteractionMemory, ErasureReport, Knowledge
     from ..storage import (
         AgentRepository,
-        Commit,
         CutOffTurn,
         Database,
         FoundConversation,
@@ -31,7 +30,7 @@ ALL_AGENTS = "*"
 
 
 class RunningAgent(Protocol):
-    """The running part of an agent, as operations use it."""
+    """The running part of an agent, as operations use it. It may be in another worker: all arguments and results have types."""
 
     async def erase_person(self, person: str) -> ErasureReport:
         """End the turns of a person (a bare JID), drop what waits, and delete all that the agent stores about them."""
@@ -41,18 +40,18 @@ class RunningAgent(Protocol):
         """End the turn of a conversation, drop what waits in it, and delete it."""
         ...
 
-    def refuse_person(self, person: str) -> bool:
+    async def refuse_person(self, person: str) -> bool:
         """Refuse new requests of a person (a bare JID), also those that others pass on, and end what runs and waits of them.
 
         Their senders are told. It lasts until `admit_person`. Return False if they are refused already.
         """
         ...
 
-    def count_dropped(self, person: str) -> int:
+    async def count_dropped(self, person: str) -> int:
         """Return the number of waiting requests that `refuse_person` has dropped."""
         ...
 
-    def admit_person(self, person: str) -> None:
+    async def admit_person(self, person: str) -> None:
         """Take the requests of a person (a bare JID) again: end what `refuse_person` began."""
         ...
 
@@ -64,7 +63,7 @@ class RunningAgent(Protocol):
         """Wait until the turns that ran at `refuse_person` are over, and stored if they had ended. False if one is not."""
         ...
 
-    def list_cut_off(self, person: str) -> list[CutOffTurn]:
+    async def list_cut_off(self, person: str) -> list[CutOffTurn]:
         """Return the turns in conversations of others that `refuse_person` has cancelled, after `wait_for_person`."""
         ...
 
@@ -72,12 +71,11 @@ class RunningAgent(Protocol):
         """Erase the found turns from a conversation of an agent or a room. It ends early if `should_go_on` returns False."""
         ...
 
-    @property
-    def operators(self) -> Collection[str]:
-        """The bare JIDs of its operators."""
+    async def list_operators(self) -> Collection[str]:
+        """Return the bare JIDs of its operators."""
         ...
 
-    def run_stored(self, request: PendingRequest) -> bool:
+    async def run_stored(self, request: PendingRequest) -> bool:
         """Run a request that is stored and has not run in this process. Return False if it waits for a start or a resume."""
         ...
 
@@ -89,7 +87,7 @@ class RunningAgent(Protocol):
         """Delete a notification, also one that waits. Return False if there is none."""
         ...
 
-    def wake_notifications(self) -> None:
+    async def wake_notifications(self) -> None:
         """Look for notifications that are due: one was stored."""
         ...
 
@@ -107,16 +105,15 @@ class RunningAgent(Protocol):
         """Run a schedule now. Return False if there is none. ValueError if a limit refuses its request."""
         ...
 
-    @property
-    def is_paused(self) -> bool:
-        """True while the agent starts no turns."""
+    async def find_pause(self) -> bool:
+        """Return True while the agent starts no turns."""
         ...
 
-    def set_paused(self, is_paused: bool) -> Commit[bool]:
-        """Start no further turns, or end such a pause. It has effect at once; the commit is done when it is durable."""
+    def set_paused(self, is_paused: bool) -> Awaitable[bool]:
+        """Start no further turns, or end such a pause. It begins at once; what is returned is done when it is durable."""
         ...
 
-    def find_conversation(self, conversation_id: str) -> StoredConversation | None:
+    async def find_conversation(self, conversation_id: str) -> StoredConversation | None:
         """Return the record of a conversation in memory, which may not be stored yet; None if it is not in memory."""
         ...
 
@@ -132,32 +129,31 @@ class RunningAgent(Protocol):
         """Admit or reject a person (a bare JID). Return True if they may talk to the agent now."""
         ...
 
-    def end_lost_access(self) -> None:
+    async def end_lost_access(self) -> None:
         """Cancel the turns of senders who have no access any more, and answer no requests of theirs that wait."""
         ...
 
-    def list_waiting_people(self) -> list[str]:
+    async def list_waiting_people(self) -> list[str]:
         """Return the people (bare JIDs) about whom operators were asked and have not decided."""
         ...
 
-    def list_usage(self, person: str | None, limit: int) -> list[QuotaUsage]:
+    async def list_usage(self, person: str | None, limit: int) -> list[QuotaUsage]:
         """Return what a person has used today; without one the total, then at most `limit` of those who used most."""
         ...
 
-    def list_turns(self) -> list[RunningTurn]:
+    async def list_turns(self) -> list[RunningTurn]:
         """Return the turns that run, the oldest first."""
         ...
 
-    @property
-    def busy_count(self) -> int:
-        """The number of conversations with a turn that runs."""
+    async def count_busy(self) -> int:
+        """Return the number of conversations with a turn that runs."""
         ...
 
-    def hold_turns(self) -> None:
+    async def hold_turns(self) -> None:
         """Start no further turns, until `release_turns` was called as often."""
         ...
 
-    def release_turns(self) -> None:
+    async def release_turns(self) -> None:
         """End what `hold_turns` began: start the turns of what waits."""
         ...
 
@@ -203,8 +199,11 @@ class OperationHost(Protocol):
         """Take a webhook as it is stored now, so that the running doors take its events, or take them no more, at once."""
         ...
 
-    def running_agent(self, agent: str) -> RunningAgent | None:
-        """Return what runs of an agent; None if it does not run here."""
+    async def running_agent(self, agent: str, *, changes: bool = False) -> RunningAgent | None:
+        """Return what runs of an agent, here or in another worker; None if it does not run.
+
+        With `changes` one that does not run stays so until the operation is over: no worker takes it.
+        """
         ...
 
     def take_key(self, key: StoredKey) -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 from ..contracts.base import format_rfc3339
 from ..domain.callers import is_caller, key_of
 from ..domain.jid import bare_jid, local_part, parse_jid
-from ..exceptions import ConfigError
+from ..exceptions import ConfigError, StoreError
 from ..memory import (
     ErasureReport,
     cut_conversation,
@@ -111,7 +111,8 @@ async def delete_person(call: Call, arguments: OfWholePerson) -> PersonDeletion:
         reached = [*agents, *([] if kept else [PLATFORM_TRAIL])]
         kept += [KeptData(agent, "running") for agent in late]
         search = await _search(call, host, host.database, person, agents)
-        search = await _add_cut_off(host, search, {agent: one.list_cut_off(person) for agent, one in running.items()})
+        cut_off = {agent: await one.list_cut_off(person) for agent, one in running.items()}
+        search = await _add_cut_off(host, search, cut_off)
         unknown = search.unknown
         erasures = await _erase_all(call, host, person, agents, search)
         # A turn that had ended, and was not stored yet, is found now.
@@ -119,7 +120,7 @@ async def delete_person(call: Call, arguments: OfWholePerson) -> PersonDeletion:
             for agent, report in (await _erase_all(call, host, person, agents, search)).items():
                 erasures[agent] += report
         for agent, one in running.items():
-            erasures[agent] += ErasureReport(requests=one.count_dropped(person))
+            erasures[agent] += ErasureReport(requests=await one.count_dropped(person))
         kept += await _find_kept(host, host.database, person, reached)
         # Still refused: a request that another agent has sent before it was cancelled may arrive.
         if not await host.database.wait_until_erased(_LOG_WAIT_S):
@@ -206,8 +207,8 @@ async def _find_reach(call: Call, host: OperationHost, person: str) -> tuple[lis
     agents = sorted(await stored_agents(host, None), key=call.actor.agent.__eq__)
     if call.actor.kind is not CallerKind.OPERATOR or call.actor.name == person:
         return agents, []
-    running = {agent: host.running_agent(agent) for agent in agents}
-    reached = [agent for agent, one in running.items() if one is not None and call.actor.name in one.operators]
+    running = {agent: await host.running_agent(agent) for agent in agents}
+    reached = [agent for agent, one in running.items() if one is not None and call.actor.name in await one.list_operators()]
     return reached, [KeptData(agent, "unreachable") for agent in agents if agent not in reached]
 
 
@@ -220,11 +221,11 @@ async def _refused(
     The user of the machine waits for another deletion of the person, which may be one that was left alone. For others it is a
     ConfigError: a turn of the person would wait for a deletion that ends it. An early end also ends the wait.
     """
-    running = {agent: one for agent in agents if (one := host.running_agent(agent)) is not None}
+    running = {agent: one for agent in agents if (one := await host.running_agent(agent, changes=True)) is not None}
     begun: list[RunningAgent] = []
     try:
         for one in running.values():
-            while not call.is_stopped and not one.refuse_person(person):
+            while not call.is_stopped and not await one.refuse_person(person):
                 if call.actor.kind is not CallerKind.MACHINE_USER:
                     raise ConfigError("person", f"{person} is being deleted already; wait until that is done")
                 waiting = asyncio.ensure_future(one.wait_until_admitted(person))
@@ -240,7 +241,8 @@ async def _refused(
         yield running
     finally:
         for one in begun:
-            one.admit_person(person)
+            with suppress(StoreError):  # its worker has ended, and with it the refusal
+                await one.admit_person(person)
 
 
 async def _search(
@@ -293,7 +295,7 @@ async def _erase_all(
             interactions=await delete_turns_of_person(host.repository(agent), person, lambda: not call.is_stopped)
         )
         if not call.is_stopped:
-            running = host.running_agent(agent)
+            running = await host.running_agent(agent, changes=True)
             if running is not None:
                 report += await running.erase_person(person)
             else:
@@ -306,7 +308,7 @@ async def _cut(call: Call, host: OperationHost, conversation: FoundConversation)
     def should_go_on() -> bool:
         return not call.is_stopped
 
-    if (running := host.running_agent(conversation.agent)) is not None:
+    if (running := await host.running_agent(conversation.agent, changes=True)) is not None:
         return await running.cut_conversation(conversation, should_go_on)
     repository, memory = host.repository(conversation.agent), host.memory(conversation.agent)
     report = (await cut_conversation(repository, memory, conversation, should_go_on)).report

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
+from ..exceptions import StoreError
 from .definition import OPERATORS, PLATFORM_TRAIL, Arguments, Call, NoArguments, operation
+from .host import RunningAgent
 from .status import PlatformStatus
 
 LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
@@ -55,23 +59,28 @@ class DrainedTurns:
 async def drain_platform(call: Call, arguments: NoArguments) -> DrainedTurns:
     """Let the running turns finish, start no others, and stop the platform."""
     await call.record(PLATFORM_TRAIL, "platform.drain", "the platform")
-    found = [call.host.running_agent(agent) for agent in await call.host.list_agents()]
+    found = [await call.host.running_agent(agent) for agent in await call.host.list_agents()]
     agents = [agent for agent in found if agent is not None]
     for agent in agents:
-        agent.hold_turns()
-    total = left = sum(agent.busy_count for agent in agents)
+        await agent.hold_turns()
+    total = left = await _count_busy(agents)
     try:
         while left and not call.is_stopped:
             call.on_progress(max(0, total - left), total)
             await asyncio.gather(*(agent.wait_for_turns(_WAIT_S) for agent in agents))
-            left = sum(agent.busy_count for agent in agents)
+            left = await _count_busy(agents)
         if not left:
             call.host.stop()
     finally:
         if left:
             for agent in agents:
-                agent.release_turns()
+                with suppress(StoreError):  # its worker has ended
+                    await agent.release_turns()
     return DrainedTurns(max(0, total - left), is_complete=not left)
+
+
+async def _count_busy(agents: Sequence[RunningAgent]) -> int:
+    return sum([await agent.count_busy() for agent in agents])
 
 
 def _find_log_level() -> str:

@@ -68,11 +68,11 @@ async def retry_request(call: Call, arguments: OfRequest) -> RetriedRequest:
     """Run a failed request again."""
     request = await _find(call.host, arguments)
     await call.record(request.agent, "requests.retry", f"request {request.id}", person=request.sender)
+    running = await call.host.running_agent(request.agent, changes=True)
     stored = await retry_failed_request(call.host.repository(request.agent).database, request)
     if stored is None:
         raise _missing(request.id)
-    running = call.host.running_agent(request.agent)
-    return RetriedRequest(_summary(request), running is not None and running.run_stored(stored))
+    return RetriedRequest(_summary(request), running is not None and await running.run_stored(stored))
 
 
 @operation("requests.drop", is_change=True)

@@ -188,8 +188,8 @@ async def find_conversation(host: OperationHost, agent: str | None, conversation
     """Return the agent and the record of a conversation. Raise ConfigError if there is none, or if several agents have it."""
     found = []
     for jid in await stored_agents(host, agent):
-        running = host.running_agent(jid)
-        record = None if running is None else running.find_conversation(conversation)
+        running = await host.running_agent(jid)
+        record = None if running is None else await running.find_conversation(conversation)
         if record := record or (await host.repository(jid).find_conversations([conversation])).get(conversation):
             found.append((jid, record))
     if not found:
@@ -201,13 +201,13 @@ async def find_conversation(host: OperationHost, agent: str | None, conversation
 
 
 async def _erase_person(host: OperationHost, agent: str, person: str) -> ErasureReport:
-    if (running := host.running_agent(agent)) is not None:
+    if (running := await host.running_agent(agent, changes=True)) is not None:
         return await running.erase_person(person)
     return await erase_person(host.repository(agent), host.memory(agent), person)
 
 
 async def _erase_conversation(host: OperationHost, agent: str, record: StoredConversation) -> ErasureReport:
-    if (running := host.running_agent(agent)) is not None:
+    if (running := await host.running_agent(agent, changes=True)) is not None:
         return await running.erase_conversation(record)
     return await erase_conversation(host.repository(agent), host.memory(agent), record)
 

@@ -85,6 +85,10 @@ class AgentControl:
         """True while the agent is paused: it starts no turns."""
         return self._mailboxes.is_paused
 
+    async def find_pause(self) -> bool:
+        """Return True while the agent is paused."""
+        return self.is_paused
+
     def pause(self) -> Commit[bool]:
         """Start no further turns, until `resume`. Running turns finish, and new requests are stored.
 
@@ -111,10 +115,9 @@ class AgentControl:
 
     # Conversations
 
-    def find_conversation(self, conversation_id: str) -> StoredConversation | None:
+    async def find_conversation(self, conversation_id: str) -> StoredConversation | None:
         """Return the record of a conversation in memory, which may not be stored yet; None if it is not in memory."""
-        mailbox = self._mailboxes.conversations.find(conversation_id)
-        return mailbox.active.record if mailbox is not None and mailbox.active is not None else None
+        return self._find_active(conversation_id)
 
     async def end(self, conversation_id: str) -> bool:
         """End an active conversation, with the state `completed`. A running turn still sends its reply.
@@ -150,10 +153,10 @@ class AgentControl:
         """
         stored = (
             None
-            if self.find_conversation(conversation_id)
+            if self._find_active(conversation_id)
             else (await self._repository.find_conversations([conversation_id])).get(conversation_id)
         )
-        record = self.find_conversation(conversation_id) or stored
+        record = self._find_active(conversation_id) or stored
         if record is None or (status := change(record.status)) is record.status:
             return None
         mailbox = self._mailboxes.conversations.find(conversation_id)
@@ -166,6 +169,10 @@ class AgentControl:
             self._update_active(conversation_id, change)  # a turn may have loaded the old record during the write
         return record
 
+    def _find_active(self, conversation_id: str) -> StoredConversation | None:
+        mailbox = self._mailboxes.conversations.find(conversation_id)
+        return mailbox.active.record if mailbox is not None and mailbox.active is not None else None
+
     def _update_active(self, conversation_id: str, change: Callable[[ConversationStatus], ConversationStatus]) -> None:
         mailbox = self._mailboxes.conversations.find(conversation_id)
         if mailbox is not None and (active := mailbox.active) is not None:
@@ -174,21 +181,19 @@ class AgentControl:
 
     # Turns, requests and people
 
-    @property
-    def operators(self) -> Collection[str]:
-        """The bare JIDs of its operators."""
+    async def list_operators(self) -> Collection[str]:
+        """Return the bare JIDs of its operators."""
         return self._access_requests.access.operators
 
-    @property
-    def busy_count(self) -> int:
-        """The number of conversations with a turn that runs."""
+    async def count_busy(self) -> int:
+        """Return the number of conversations with a turn that runs."""
         return self._mailboxes.busy_count
 
-    def hold_turns(self) -> None:
+    async def hold_turns(self) -> None:
         """Start no further turns, until `release_turns` was called as often."""
         self._mailboxes.hold()
 
-    def release_turns(self) -> None:
+    async def release_turns(self) -> None:
         """End what `hold_turns` began: start the turns of what waits."""
         self._mailboxes.release()
 
@@ -198,7 +203,7 @@ class AgentControl:
             async with asyncio.timeout(timeout_s):
                 await self._mailboxes.wait_until_idle()
 
-    def list_turns(self) -> list[RunningTurn]:
+    async def list_turns(self) -> list[RunningTurn]:
         """Return the turns that run, the oldest first."""
         found = [
             RunningTurn(
@@ -214,7 +219,7 @@ class AgentControl:
         ]
         return sorted(found, key=lambda turn: turn.since)
 
-    def run_stored(self, request: PendingRequest) -> bool:
+    async def run_stored(self, request: PendingRequest) -> bool:
         """Run a request that is stored and has not run in this process. Return False if it waits for a start or a resume."""
         return self.recovery.queue(request) and self._mailboxes.is_accepting and not self._mailboxes.starts_none
 
@@ -226,7 +231,7 @@ class AgentControl:
         """Delete a notification, also one that waits. Return False if there is none."""
         return await self.initiative.notifier.drop(notification_id)
 
-    def wake_notifications(self) -> None:
+    async def wake_notifications(self) -> None:
         """Look for notifications that are due: one was stored."""
         self.initiative.notifier.wake_at(self._clock())
 
@@ -252,18 +257,18 @@ class AgentControl:
         """Delete all that the agent has about a person (a bare JID). Their turns end first, and what waits is dropped."""
         return await self._erasure.erase_person(person)
 
-    def refuse_person(self, person: str) -> bool:
+    async def refuse_person(self, person: str) -> bool:
         """Refuse new requests of a person (a bare JID), also those that others pass on, and end what runs and waits of them.
 
         Return False if they are refused already.
         """
         return self._erasure.refuse_person(person)
 
-    def count_dropped(self, person: str) -> int:
+    async def count_dropped(self, person: str) -> int:
         """Return the number of waiting requests that `refuse_person` has dropped."""
         return self._erasure.count_dropped(person)
 
-    def admit_person(self, person: str) -> None:
+    async def admit_person(self, person: str) -> None:
         """Take the requests of a person (a bare JID) again: end what `refuse_person` began."""
         self._erasure.admit_person(person)
 
@@ -275,7 +280,7 @@ class AgentControl:
         """Wait until the turns that ran at `refuse_person` are over, and stored if they had ended. False if one is not."""
         return await self._erasure.wait_for_person(person)
 
-    def list_cut_off(self, person: str) -> list[CutOffTurn]:
+    async def list_cut_off(self, person: str) -> list[CutOffTurn]:
         """Return the turns in conversations of others that `refuse_person` has cancelled, after `wait_for_person`."""
         return self._erasure.list_cut_off(person)
 
@@ -291,15 +296,15 @@ class AgentControl:
         """Admit or reject a person (a bare JID). Return True if they may talk to the agent now."""
         return await self._access_requests.decide(person, is_admitted)
 
-    def end_lost_access(self) -> None:
+    async def end_lost_access(self) -> None:
         """Cancel the turns of senders who have no access any more, and answer no requests of theirs that wait."""
         self._access_requests.access_lost.emit()
 
-    def list_waiting_people(self) -> list[str]:
+    async def list_waiting_people(self) -> list[str]:
         """Return the people (bare JIDs) about whom operators were asked and have not decided."""
         return self._access_requests.pending
 
-    def list_usage(self, person: str | None, limit: int) -> list[QuotaUsage]:
+    async def list_usage(self, person: str | None, limit: int) -> list[QuotaUsage]:
         """Return what a person has used today; without one the total, then those who used most."""
         return self.quota_limit.usage(limit) if person is None else [self.quota_limit.usage_of(person)]
 

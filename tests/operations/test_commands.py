@@ -283,7 +283,7 @@ async def test_draining_waits_for_the_running_turns_and_reports_them() -> None:
         assert (drained.turns, drained.is_complete) == (1, True)
         assert reported[0] == (0, 1)
         assert await said == ["done"]
-        assert not host.running_agent(AGENT).is_paused
+        assert not (await host.running_agent(AGENT)).is_paused
 
 
 async def test_a_drain_that_is_stopped_lets_the_platform_run_on() -> None:
@@ -292,16 +292,16 @@ async def test_a_drain_that_is_stopped_lets_the_platform_run_on() -> None:
         call.on_progress = lambda done, total: call.stop()
         drained = await OPERATIONS["platform.drain"](call, NoArguments())
         assert (drained.turns, drained.is_complete) == (0, False)
-        assert not host.running_agent(AGENT).is_paused
+        assert not (await host.running_agent(AGENT)).is_paused
 
 
 async def test_a_drain_that_is_stopped_leaves_a_pause_of_an_operator() -> None:
     async with open_running_turn() as (host, _, _):
-        await host.running_agent(AGENT).set_paused(True)
+        await (await host.running_agent(AGENT)).set_paused(True)
         call = Call(host, TESTER)
         call.on_progress = lambda done, total: call.stop()
         await OPERATIONS["platform.drain"](call, NoArguments())
-        assert host.running_agent(AGENT).is_paused
+        assert (await host.running_agent(AGENT)).is_paused
 
 
 class AskingAgent(StepAgent):
@@ -325,13 +325,13 @@ async def test_a_drain_lets_running_turns_ask_other_agents() -> None:
         await asyncio.wait_for(agent.working.wait(), TIMEOUT_S)
         controls = [runner.control for runner in t.runners.values()]
         for control in controls:
-            control.hold_turns()
+            await control.hold_turns()
         t.send("and again", to="echo@localhost")  # a request of a person waits
         agent.release.set()
         assert await asyncio.wait_for(said, TIMEOUT_S) == ["hello"]
         assert t.unread() == []
         for control in controls:
-            control.release_turns()
+            await control.release_turns()
         assert (await t.message(timeout=TIMEOUT_S)).text == "and again"
 
 
@@ -345,7 +345,7 @@ async def test_a_pause_during_a_drain_is_stored_and_outlives_it() -> None:
         for call in calls:
             call.stop()
         await asyncio.gather(*draining)
-        assert host.running_agent(AGENT).is_paused
+        assert (await host.running_agent(AGENT)).is_paused
         assert (await host.repository(AGENT).load_agent()).is_paused
         [resumed] = await perform(host, TESTER, "agents.resume")
         assert resumed.is_changed

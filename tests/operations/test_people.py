@@ -267,7 +267,7 @@ async def test_messages_are_refused_while_a_person_is_deleted() -> None:
     async with open_waiting() as (t, keeper):
         keeper.release.set()
         controls = [runner.control for runner in t.runners.values()]
-        assert all(control.refuse_person(ALICE) for control in controls)
+        assert all([await control.refuse_person(ALICE) for control in controls])
         answers = await asyncio.gather(
             t.ask("hello", user=ALICE, to=KEEPER), t.ask("hello", user=ALICE), return_exceptions=True
         )
@@ -278,8 +278,8 @@ async def test_messages_are_refused_while_a_person_is_deleted() -> None:
         waiting = asyncio.create_task(perform(TesterHost(t), "people.delete", person=ALICE))
         await t.settled()
         for control in controls:
-            assert not control.refuse_person(ALICE)  # the second deletion has not ended the first
-            control.admit_person(ALICE)
+            assert not await control.refuse_person(ALICE)  # the second deletion has not ended the first
+            await control.admit_person(ALICE)
         assert (await asyncio.wait_for(waiting, TIMEOUT_S)).is_complete
         assert await t.say("hello") == ["done"]
 
@@ -288,7 +288,7 @@ async def test_an_early_end_also_ends_the_wait_for_another_deletion_of_the_perso
     async with open_tester() as t:
         await t.say(SECRET)
         for runner in t.runners.values():
-            assert runner.control.refuse_person(ALICE)
+            assert await runner.control.refuse_person(ALICE)
         operation, call = OPERATIONS["people.delete"], Call(TesterHost(t), TESTER)
         deleting = asyncio.create_task(operation(call, operation.read_arguments({"person": ALICE})))
         await t.settled()
@@ -296,7 +296,7 @@ async def test_an_early_end_also_ends_the_wait_for_another_deletion_of_the_perso
         deleted = await asyncio.wait_for(deleting, TIMEOUT_S)
         assert not deleted.is_complete
         assert holding(await rows(t), SECRET)
-        assert not any(runner.control.refuse_person(ALICE) for runner in t.runners.values())
+        assert not any([await runner.control.refuse_person(ALICE) for runner in t.runners.values()])
 
 
 async def test_only_the_person_is_told_that_their_data_are_being_deleted(expected_errors: ExpectedErrors) -> None:
@@ -310,7 +310,7 @@ async def test_only_the_person_is_told_that_their_data_are_being_deleted(expecte
         for _ in range(2):
             await asyncio.wait_for(keeper.working.acquire(), TIMEOUT_S)
         await _write_in_room(t, SECRET, "ally", ALICE)  # it waits
-        assert control.refuse_person(ALICE)
+        assert await control.refuse_person(ALICE)
         for message in (in_room(SECRET, "ally", ALICE), private_in_room(SECRET)):
             assert t.gateways[KEEPER].receive_request(message) is None
         told = [*await asyncio.wait_for(asked, TIMEOUT_S), *await t.say(SECRET, user=ALICE)]
@@ -320,7 +320,7 @@ async def test_only_the_person_is_told_that_their_data_are_being_deleted(expecte
         assert "deleted" not in str(told)
         [refusal] = await asyncio.gather(t.ask(SECRET, user=ALICE, to=KEEPER), return_exceptions=True)
         assert "being deleted" in str(refusal)
-        control.admit_person(ALICE)
+        await control.admit_person(ALICE)
         await _in_room(t, SECRET, "ally", ALICE)
         assert t.unread(user=TEA) == ["ally: done"]
 
@@ -703,11 +703,11 @@ async def test_an_export_during_a_deletion_has_one_answer_and_no_data(command: s
         await asyncio.sleep(0)
         t.send(command, to=KEEPER, thread="another")
         await t.delivered()
-        await eventually(lambda: control.busy_count == 1)
-        assert control.refuse_person(ALICE)
+        await eventually(lambda: t.runners[KEEPER].turns_in_flight == 1)
+        assert await control.refuse_person(ALICE)
         released.set()
         assert await control.wait_for_person(ALICE)
-        control.admit_person(ALICE)
+        await control.admit_person(ALICE)
         await t.settled()
         await held
         [answer] = t.unread()
@@ -841,8 +841,9 @@ async def test_a_deletion_waits_for_a_turn_that_has_ended_and_is_not_stored() ->
         written = threading.Event()
         slow_disk = asyncio.ensure_future(database.write(lambda _: written.wait(TIMEOUT_S)))
         keeper.release.set()
-        await eventually(lambda: not control.list_turns())
-        assert control.refuse_person(ALICE)
+        while await control.list_turns():
+            await asyncio.sleep(0.01)
+        assert await control.refuse_person(ALICE)
         waiting = asyncio.create_task(control.wait_for_person(ALICE))
         for _ in range(10):
             await asyncio.sleep(0)
@@ -851,7 +852,7 @@ async def test_a_deletion_waits_for_a_turn_that_has_ended_and_is_not_stored() ->
         assert await asyncio.wait_for(waiting, TIMEOUT_S)
         assert [row.partition(":")[0] for row in holding(await rows(t), SECRET)] == ["variables"] * 2 + ["interactions"]
         await slow_disk
-        control.admit_person(ALICE)
+        await control.admit_person(ALICE)
 
 
 async def test_a_deletion_does_not_wait_for_the_turn_of_somebody_else_that_follows() -> None:
@@ -860,9 +861,9 @@ async def test_a_deletion_does_not_wait_for_the_turn_of_somebody_else_that_follo
         for text, nickname, person in ((SECRET, "ally", ALICE), (OTHERS, "bobby", BOB)):
             await _write_in_room(t, text, nickname, person)
         await asyncio.wait_for(keeper.working.acquire(), TIMEOUT_S)
-        assert control.refuse_person(ALICE)
+        assert await control.refuse_person(ALICE)
         assert await control.wait_for_person(ALICE)
-        control.admit_person(ALICE)
+        await control.admit_person(ALICE)
         await asyncio.wait_for(keeper.working.acquire(), TIMEOUT_S)
         keeper.release.set()
         await t.settled()

@@ -143,11 +143,11 @@ async def test_an_answer_while_its_person_is_deleted_lets_nothing_run() -> None:
         await t.say(other)
         [question] = await t.questions()
         control = t.runners[AGENT].control
-        assert control.refuse_person(deleted)
+        assert await control.refuse_person(deleted)
         await t.say(f"/answer {question.code} red", user=other)
         assert await t.questions() == []
         await control.erase_person(deleted)
-        control.admit_person(deleted)
+        await control.admit_person(deleted)
         await t.settled()
         await t.restart()
         await t.settled()

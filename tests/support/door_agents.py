@@ -19,7 +19,7 @@ from spade_coreason.doors.caller import Caller
 from spade_coreason.doors.channel import DoorEvent, DoorReply
 from spade_coreason.doors.doors import DoorAgent, Doors
 from spade_coreason.memory import USAGE_EVENT
-from spade_coreason.operations.host import OperationHost
+from spade_coreason.operations.host import OperationHost, RunningAgent
 from spade_coreason.runtime import AgentRuntime
 from spade_coreason.storage.backends.database import Durability
 from spade_coreason.testing import Policy
@@ -151,14 +151,18 @@ async def run_behind_doors(
     channel = doors.make_channel(AGENT)
     async with run_on_channels(url, agent, {DOOR_CHANNEL: channel}, policy, access, send, durability, interceptors) as runtime:
         control = runtime.runner.control
+
+        async def running_agent(jid: str, *, changes: bool = False) -> RunningAgent:
+            return control
+
         host = SimpleNamespace(
             is_running=True,
             database=runtime.parts.repository.database,
             repository=lambda jid: runtime.parts.repository,
-            running_agent=lambda jid: control,
+            running_agent=running_agent,
         )
         doors.host = cast(OperationHost, host)
-        doors.add(AGENT, runtime.agent.manifest, ALL_DOORS)
+        doors.add(AGENT, runtime.agent.manifest, ALL_DOORS, lambda: control.is_paused)
         [door_agent] = doors.list_agents("openai")
         yield RunningDoors(doors, door_agent, runtime)
 

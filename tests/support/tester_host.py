@@ -61,9 +61,9 @@ class TesterHost:
     def take_webhook(self, webhook: StoredWebhook) -> None:
         """Do nothing: a tester has no doors."""
 
-    def running_agent(self, agent: str) -> RunningAgent | None:
+    async def running_agent(self, agent: str, *, changes: bool = False) -> RunningAgent | None:
         """Return what runs of an agent."""
-        return self._hosts[agent].running_agent(agent) if self.is_running and agent in self._hosts else None
+        return await self._hosts[agent].running_agent(agent) if self.is_running and agent in self._hosts else None
 
     async def status(self) -> PlatformStatus:
         """Fail: the tester has none."""

@@ -127,7 +127,7 @@ async def create_key(call: Call, arguments: NewKey) -> IssuedKey:
     commit.on_stored(lambda is_stored: host.take_key(new) if is_stored else None)
     if not await commit:
         raise name_taken("key", name)
-    _wake_notice(host, new)
+    await _wake_notice(host, new)
     return IssuedKey(secret, _summary(new, now))
 
 
@@ -162,7 +162,7 @@ async def rotate_key(call: Call, arguments: RotateKey) -> IssuedKey:
     commit.on_stored(lambda rotated: None if rotated is None else host.take_key(rotated))
     if (rotated := await commit) is None:
         raise name_revoked("key", stored.name)
-    _wake_notice(host, rotated)
+    await _wake_notice(host, rotated)
     return IssuedKey(secret, _summary(rotated, now))
 
 
@@ -228,9 +228,9 @@ async def _make_notice(call: Call, stored: StoredKey, now: datetime, *, is_new: 
     return repository.notifications.make(str(uuid4()), person, None, "", content, now)
 
 
-def _wake_notice(host: OperationHost, stored: StoredKey) -> None:
-    if stored.account and (running := host.running_agent(stored.agent_jids[0])) is not None:
-        running.wake_notifications()
+async def _wake_notice(host: OperationHost, stored: StoredKey) -> None:
+    if stored.account and (running := await host.running_agent(stored.agent_jids[0])) is not None:
+        await running.wake_notifications()
 
 
 def _summary(stored: StoredKey, now: datetime) -> ListedKey:

@@ -74,7 +74,7 @@ async def retry_notification(call: Call, arguments: OfNotification) -> ListedNot
         due = f"{stored.to_public().due_at:%Y-%m-%d %H:%M} UTC"
         raise ConfigError("id", f"the notification {stored.notification_id} is still waiting; it is sent at {due}")
     await call.record(stored.agent, "notifications.retry", f"notification {stored.notification_id}", person=stored.person)
-    if (running := call.host.running_agent(stored.agent)) is not None:
+    if (running := await call.host.running_agent(stored.agent, changes=True)) is not None:
         if not await running.retry_notification(stored.notification_id):
             _raise_missing(arguments.id)
     else:
@@ -89,7 +89,7 @@ async def drop_notification(call: Call, arguments: OfNotification) -> ListedNoti
     """Delete a notification. One that waits is not sent."""
     stored = await _find(call.host, arguments)
     await call.record(stored.agent, "notifications.drop", f"notification {stored.notification_id}", person=stored.person)
-    if (running := call.host.running_agent(stored.agent)) is not None:
+    if (running := await call.host.running_agent(stored.agent, changes=True)) is not None:
         await running.drop_notification(stored.notification_id)
     else:
         await call.host.repository(stored.agent).notifications.delete(stored.notification_id)

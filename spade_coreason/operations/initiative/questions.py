@@ -262,7 +262,7 @@ async def _settle_approval(call: Call, stored: StoredQuestion, *, is_approved: b
 async def _settle(
     call: Call, stored: StoredQuestion, state: QuestionState, answer: dict[str, Any], decided_by: str
 ) -> Settled | None:
-    running = call.host.running_agent(stored.agent)
+    running = await call.host.running_agent(stored.agent, changes=True)
     if running is not None:
         return await running.settle_question(stored, state, answer, decided_by)
     return await settle_stored(call.host.repository(stored.agent), stored, state, answer, decided_by)

@@ -54,7 +54,7 @@ async def list_schedules(call: Call, arguments: Schedules) -> list[ListedSchedul
         for stored in await call.host.repository(agent).schedules.load_all(arguments.owner, limit=arguments.limit)
     ]
     found.sort(key=lambda stored: stored.due_at)
-    return [_summary(call.host, stored) for stored in found[: arguments.limit]]
+    return [await _summary(call.host, stored) for stored in found[: arguments.limit]]
 
 
 class OfSchedule(Arguments):
@@ -77,18 +77,18 @@ async def cancel_schedule(call: Call, arguments: CancelledSchedule) -> ListedSch
     if arguments.person not in (None, stored.owner):
         _raise_missing(arguments.id)
     await call.record(stored.agent, "schedules.cancel", f"schedule {stored.schedule_id}", person=_person_of(stored))
-    running = call.host.running_agent(stored.agent)
+    running = await call.host.running_agent(stored.agent, changes=True)
     cancel = call.host.repository(stored.agent).schedules.delete if running is None else running.cancel_schedule
     if not await cancel(stored.schedule_id):
         _raise_missing(arguments.id)  # it has come due meanwhile
-    return _summary(call.host, stored)
+    return await _summary(call.host, stored)
 
 
 @operation("schedules.run", is_change=True, needs_platform=True)
 async def run_schedule(call: Call, arguments: OfSchedule) -> ListedSchedule:
     """Run a schedule now. One that repeats goes on with its next due time, and one with a single due time is over."""
     stored = await _find(call.host, arguments)
-    running = call.host.running_agent(stored.agent)
+    running = await call.host.running_agent(stored.agent, changes=True)
     if running is None:
         raise ServerError(f"{stored.agent} does not run here; add it to the configuration and start it, then run the schedule")
     await call.record(stored.agent, "schedules.run", f"schedule {stored.schedule_id}", person=_person_of(stored))
@@ -97,7 +97,7 @@ async def run_schedule(call: Call, arguments: OfSchedule) -> ListedSchedule:
             _raise_missing(arguments.id)
     except ValueError as error:
         raise ConfigError("id", f"it is refused now: {error}") from error
-    return _summary(call.host, stored)
+    return await _summary(call.host, stored)
 
 
 async def _find(host: OperationHost, arguments: OfSchedule) -> StoredSchedule:
@@ -120,7 +120,7 @@ def _person_of(stored: StoredSchedule) -> str:
     return "" if stored.owner == stored.agent else stored.owner
 
 
-def _summary(host: OperationHost, stored: StoredSchedule) -> ListedSchedule:
+async def _summary(host: OperationHost, stored: StoredSchedule) -> ListedSchedule:
     return ListedSchedule(
         stored.schedule_id,
         stored.agent,
@@ -130,7 +130,7 @@ def _summary(host: OperationHost, stored: StoredSchedule) -> ListedSchedule:
         stored.zone,
         stored.state,
         stored.reason,
-        not host.is_running or host.running_agent(stored.agent) is not None,
+        not host.is_running or await host.running_agent(stored.agent) is not None,
         from_micros(stored.created_at),
         stored.due,
     )

@@ -66,7 +66,7 @@ class AgentHost:
     def take_webhook(self, webhook: StoredWebhook) -> None:
         """Do nothing: an agent alone is behind no doors."""
 
-    def running_agent(self, agent: str) -> RunningAgent | None:
+    async def running_agent(self, agent: str, *, changes: bool = False) -> RunningAgent | None:
         """Return what runs of the agent; None for another one."""
         return self._control if agent == self.agent else None
 
