@@ -8,6 +8,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     submod_attrs={
         "factories": ["build_embedder", "build_summariser", "build_token_counter"],
         "malloc": ["trim_malloc_periodically", "tune_malloc"],
+        "metrics.server": ["check_metrics_address"],
         "platform": ["Platform"],
         "stored_host": ["open_stored_host"],
         "supervision": ["Supervision", "find_directory_problems", "lock_data", "start_local_server"],

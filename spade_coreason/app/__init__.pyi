@@ -7,6 +7,9 @@ from .malloc import (
     trim_malloc_periodically as trim_malloc_periodically,
     tune_malloc as tune_malloc,
 )
+from .metrics.server import (
+    check_metrics_address as check_metrics_address,
+)
 from .platform import (
     Platform as Platform,
 )

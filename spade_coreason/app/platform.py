@@ -68,6 +68,7 @@ from .workforce import Workforce, find_predecessor, replace_predecessor
 
 if TYPE_CHECKING:
     from ..doors import WebServer
+    from .metrics.server import MetricsServer
 
 log = logging.getLogger(__name__)
 
@@ -150,6 +151,7 @@ class Platform:
         self._stack = AsyncExitStack()
         self._accounts = LocalAccounts(settings)
         self._web: WebServer | None = None
+        self._metrics: MetricsServer | None = None
         self._crash_guard: CrashGuard | None = None
         self._checked_upload_domains: set[str] = set()
         self._background_tasks: set[asyncio.Task[None]] = set()
@@ -330,6 +332,7 @@ class Platform:
         self._stack.push_async_callback(self._stop_background_tasks)
         self._start_in_background(self._index_passages(self.database))
         await self._start_web()
+        await self._start_metrics(self.database)
         await self._start_agents()
         await self._write_run_file()
 
@@ -442,6 +445,26 @@ class Platform:
         self._stack.push_async_callback(web.close)
         log.info("doors: %s", self.web_status)
 
+    async def _start_metrics(self, database: Database) -> None:
+        """Serve the metrics, if that is configured. The library, of the extra `metrics`, is imported here and not before."""
+        if self.settings.metrics is None:
+            return
+        from .metrics.collector import MetricsCollector
+        from .metrics.server import MetricsServer
+        from .metrics.stored_figures import StoredFigures
+
+        stored = StoredFigures(database)
+        collector = MetricsCollector(self.jids, self.agents, database, stored, lambda: self._web)
+        self._metrics = MetricsServer(self.settings.metrics, collector)
+        try:
+            await self._metrics.start()
+        except ServerError as error:
+            error.place = self.settings.place("metrics.listen")
+            raise
+        self._stack.push_async_callback(stored.close)
+        self._stack.push_async_callback(self._metrics.close)
+        log.info("metrics: %s", self.settings.metrics.url)
+
     async def _find_web_problem(self) -> str | None:
         """Return the kind of problem that keeps an agent behind doors from answering, or None."""
         jids = [bare_jid(agent.jid) for agent in self.settings.agents if agent.doors]
@@ -553,6 +576,8 @@ class Platform:
         agent, changed = host.runtime.agent, host.runtime.parts.manifest_changed
         self.agents[jid] = host
         self.runners[jid] = host.runtime.runner
+        if self.settings.metrics is not None:
+            host.runtime.runner.metrics.measure_latencies()
         if settings.doors:
             control = host.runtime.runner.control
             self.doors.add(jid, agent.manifest, settings.doors, lambda: control.is_paused)

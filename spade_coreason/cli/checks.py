@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from ..config import find_approver_problem, read_run_file
+from ..domain.environment.loopback import is_loopback
 from ..domain.jid import bare_jid
 from ..exceptions import (
     ConfigError,
@@ -71,6 +72,7 @@ async def check_settings(settings: Settings) -> list[Finding]:
     findings = [configured, *_check_installation(), *[found async for found in _check_storage(settings)]]
     findings += [*_check_embedder(settings), *[found async for found in _check_agents(settings)]]
     findings += [found async for found in _check_web(settings)]
+    findings += [found async for found in _check_metrics(settings)]
     findings += (
         _check_local_server(settings) if settings.server.is_local else [found async for found in _check_accounts(settings)]
     )
@@ -230,6 +232,29 @@ async def _check_web(settings: Settings) -> AsyncIterator[Finding]:
         yield Finding("doors", "note", f"{settings.web.public_url}: no agent lists doors; add them: doors: [openai]")
     else:
         yield Finding("doors", "good", f"{settings.web.public_url} ({doors})")
+
+
+async def _check_metrics(settings: Settings) -> AsyncIterator[Finding]:
+    """Check the address of the metrics. Their package is checked with the settings."""
+    if settings.metrics is None:
+        return
+    from ..app import check_metrics_address
+
+    if read_run_file(settings.data_dir) is None:  # else the running platform uses it
+        try:
+            await check_metrics_address(settings.metrics)
+        except ServerError as error:
+            error.place = settings.place("metrics.listen")
+            yield error_finding("metrics", error)
+            return
+    host, _ = settings.metrics.address
+    if is_loopback(host):
+        yield Finding("metrics", "good", settings.metrics.url)
+    else:
+        problem = (
+            "all who reach this address can read the JIDs of the agents and their numbers; let your firewall admit Prometheus"
+        )
+        yield Finding("metrics", "note", f"{settings.metrics.url}: {problem} alone")
 
 
 def _check_local_server(settings: Settings) -> Iterator[Finding]:

@@ -31,6 +31,7 @@ from .settings import (
     AgentSettings as AgentSettings,
     ApprovalSettings as ApprovalSettings,
     MemorySettings as MemorySettings,
+    MetricsSettings as MetricsSettings,
     NotificationSettings as NotificationSettings,
     RetentionLimits as RetentionLimits,
     RetentionSettings as RetentionSettings,

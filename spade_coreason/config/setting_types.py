@@ -133,6 +133,13 @@ def _check_web_url(url: str) -> str:
     return url.rstrip("/").lower()
 
 
+def _check_listen_address(address: str) -> str:
+    host, colon, port = address.rpartition(":")
+    if not (colon and re.fullmatch(r"[\w.-]+|\[[0-9a-fA-F:.]+\]", host) and port.isdecimal() and 0 < int(port) < 65536):
+        raise ValueError(f'"{address}" is not an address and a port; write it like 127.0.0.1:9464')
+    return address.lower()
+
+
 def _check_web_origin(origin: str) -> str:
     if not re.fullmatch(r"[a-z][a-z0-9+.-]*://([\w.-]+|\[[0-9a-fA-F:.]+\])(:\d{1,5})?", origin.lower()):
         raise ValueError(f'"{origin}" is not the origin of a web site; write it like https://chat.example.org')
@@ -180,6 +187,7 @@ AgentName = Annotated[str, AfterValidator(_check_agent_name)]
 ImportName = Annotated[str, AfterValidator(_check_import_name)]
 WebUrl = Annotated[str, AfterValidator(_check_web_url)]
 WebOrigin = Annotated[str, AfterValidator(_check_web_origin)]
+ListenAddress = Annotated[str, AfterValidator(_check_listen_address)]
 NetworkText = Annotated[str, AfterValidator(_check_network)]
 QuietHoursText = Annotated[str, AfterValidator(_check_quiet_hours)]
 Zone = Annotated[str, AfterValidator(check_zone)]

@@ -38,6 +38,7 @@ from .setting_types import (
     Domain,
     ImportName,
     Jid,
+    ListenAddress,
     NetworkText,
     Nick,
     NotBool,
@@ -642,6 +643,30 @@ class WorkerSettings(Section):
     """Groups of agents that talk much with each other: `[[a@example.org, b@example.org]]`. One worker serves a whole group."""
 
 
+class MetricsSettings(Section):
+    """The metrics for Prometheus. They need the extra `metrics`.
+
+    They are served only if this section is in the configuration: `metrics: {listen: 127.0.0.1:9464}`.
+    """
+
+    listen: ListenAddress = "127.0.0.1:9464"
+    """The address and the port to listen at, by HTTP without a password. All who reach it can read the JIDs of the agents and
+    their numbers, and no texts or names of people. Let your firewall admit Prometheus alone if it is not an address of this
+    machine. `0.0.0.0:9464` means all IPv4 addresses, and `"[::]:9464"` those of IPv6.
+    """
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """The host, without brackets, and the port."""
+        host, _, port = self.listen.rpartition(":")
+        return host.strip("[]"), int(port)
+
+    @property
+    def url(self) -> str:
+        """The address of the metrics."""
+        return f"http://{self.listen}/metrics"
+
+
 class RoomSettings(Section):
     """A room (XEP-0045) that an agent joins, and the messages that it answers there."""
 
@@ -773,6 +798,7 @@ class Settings(Section):
     peers: PeerSettings = PeerSettings()
     web: WebSettings | None = None
     workers: WorkerSettings = WorkerSettings()
+    metrics: MetricsSettings | None = None
     interceptors: tuple[ImportName, ...] = ()
     """The interceptors of all agents, as `module:attribute`, in their order: classes, functions that make one, or instances."""
     agents: tuple[AgentSettings, ...] = ()

@@ -25,8 +25,8 @@ from .settings import AccessSettings, AgentSettings, QuotaSettings, Settings, We
 LOCAL_DOMAIN = "localhost"
 
 _MESSAGES = {**MESSAGES, "missing": "is missing; every agent needs it"}
-_EXTRAS = {"web": ("starlette", "uvicorn"), "a2a": ("a2a",), "mcp": ("mcp",)}
-"""The extras that doors need, and the modules that each brings."""
+_EXTRAS = {"web": ("starlette", "uvicorn"), "a2a": ("a2a",), "mcp": ("mcp",), "metrics": ("prometheus_client",)}
+"""The extras that doors and metrics need, and the modules that each brings."""
 SECRET = re.compile(r"\b(password|options|url)\b")
 
 
@@ -151,6 +151,11 @@ def find_problems(settings: Settings, *, logs_in: bool) -> Iterator[tuple[KeyPat
     yield from _find_server_problems(settings)
     if settings.web is not None:
         yield from _find_web_problems(settings.web)
+    if settings.metrics is not None:
+        if problem := _find_missing_extra("metrics"):
+            yield ("metrics",), problem
+        if settings.web is not None and settings.metrics.address == (settings.web.host, settings.web.port):
+            yield ("metrics", "listen"), f"{settings.metrics.listen} is the address of web; choose another port"
     all_access = (settings.access, *(agent.access for agent in settings.agents))
     yield from _find_unknown_groups(settings.quotas, ("quotas",), *all_access)
     first: dict[str, int] = {}

@@ -50,10 +50,12 @@ class RequestGuard:
         self._origins = frozenset({origin_of(settings.public_url), *settings.cors_origins})
         self._running = Counter[str]()
         """The requests of each client behind a proxy."""
+        self.responses: Counter[int] = Counter()
+        """The answers since the start, by status."""
         self.is_stopping = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        answer = _GuardedAnswer(send)
+        answer = _GuardedAnswer(send, self.responses)
         try:
             await self._pass(scope, receive, answer.send)
         except HttpError as refusal:
@@ -135,14 +137,16 @@ class RequestGuard:
 class _GuardedAnswer:
     """The answer to one request, with the headers that every answer has."""
 
-    def __init__(self, send: Send) -> None:
+    def __init__(self, send: Send, responses: Counter[int]) -> None:
         self._send = send
+        self._responses = responses
         self._has_begun = False
 
     async def send(self, message: Message) -> None:
         """Send a part of it."""
         if message["type"] == "http.response.start":
             self._has_begun = True
+            self._responses[message["status"]] += 1
             headers = list(message.get("headers", ()))
             names = {name.lower() for name, _ in headers}
             added = [(name, value) for name, value in _SECURITY_HEADERS.items() if name not in names]

@@ -12,7 +12,7 @@ import resource
 import socket
 import ssl
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -93,6 +93,8 @@ class WebServer:
         self._guard = RequestGuard(app, settings, self._limits, proxies)
         self._app = LimitedRequests(self._guard, self._limits)
         self._count = ConnectionCount(self._limits, proxies)
+        self.refused_connections = 0
+        """The number of connections since the start that were one too many."""
         self._state = ServerState()
         self._listeners: list[socket.socket] = []
         self._accepts: list[asyncio.Task[None]] = []
@@ -102,6 +104,11 @@ class WebServer:
     def connections(self) -> int:
         """The number of open connections."""
         return self._count.total
+
+    @property
+    def responses(self) -> Mapping[int, int]:
+        """The number of answers since the start, by status. Those to connections that were one too many do not count."""
+        return self._guard.responses
 
     async def start(self) -> None:
         """Listen. Raise ServerError if that is not possible."""
@@ -174,9 +181,11 @@ class WebServer:
                 continue
             is_reported = False
             if self._count.is_full:
+                self.refused_connections += 1
                 accepted.close()
                 continue
             refusal = self._count.enter(address[0])
+            self.refused_connections += refusal is not None
             on_lost = partial(self._count.leave, address[0])
             protocol = LimitedProtocol(config, self._state, self._limits, refusal, on_lost)
             task = asyncio.create_task(self._connect(accepted, protocol, context, on_lost))

@@ -68,6 +68,8 @@ class Usage:
         self._day = ""
         self._tokens_today: dict[_Holder, int] = {}
         self._tokens_by_conversation: OrderedDict[str, int] = OrderedDict()
+        self.tokens_since_start = 0
+        """The tokens of all turns of this process."""
 
     async def of_person(self, person: str) -> int:
         """Return the tokens of a person (a bare JID) today (UTC)."""
@@ -105,6 +107,7 @@ class Usage:
         tokens = used.get("total_tokens")
         if not isinstance(tokens, int) or tokens <= 0:
             return []
+        self.tokens_since_start += tokens
         holders = [_Holder("person", person), _Holder("agent", self._repository.agent)]
         for holder in holders:
             await self._load_today(holder)

@@ -64,6 +64,6 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         ],
         "topics.decorator": ["subscribe"],
         "topics.store": ["TopicStore"],
-        "upkeep.metrics": ["Metrics"],
+        "upkeep.metrics": ["HISTOGRAM_LIMITS_S", "Histogram", "Metrics"],
     },
 )

@@ -119,4 +119,8 @@ from .upkeep.expiry import (
 from .upkeep.garbage_collection import (
     tune_gc as tune_gc,
 )
-from .upkeep.metrics import Metrics as Metrics
+from .upkeep.metrics import (
+    HISTOGRAM_LIMITS_S as HISTOGRAM_LIMITS_S,
+    Histogram as Histogram,
+    Metrics as Metrics,
+)

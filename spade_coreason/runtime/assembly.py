@@ -185,7 +185,7 @@ class AgentParts:
         for callback in (*on_conversation_end, getattr(agent, "on_conversation_end", None)):
             if callable(callback):
                 expiry.conversation_ended.subscribe(callback)
-        outbox = Outbox(channels, repository.inbox)
+        outbox = Outbox(channels, repository.inbox, metrics)
         services = TurnServices(
             agent=agent,
             interceptors=interceptors,
@@ -211,9 +211,9 @@ class AgentParts:
         # Commands
         loader = ConversationLoader(services, languages)
         commands = Commands(agent, is_enabled=policy.commands, operators=policy.operators, prefixes=policy.command_prefixes)
-        admission = Admission(self.jid, mailboxes, quota_limit, services.incidents, interceptors)
+        admission = Admission(self.jid, mailboxes, quota_limit, services.incidents, metrics, interceptors)
         erasure = LiveErasure(services, loader, quota_limit, admission, self.memory)
-        recovery = InboxRecovery(repository, mailboxes, outbox, commands, languages, crash_guard, policy.on_restart)
+        recovery = InboxRecovery(repository, mailboxes, outbox, commands, languages, crash_guard, metrics, policy.on_restart)
         control = AgentControl(repository, mailboxes, expiry, erasure, recovery, access_requests, quota_limit, clock)
         context = CommandContext(
             agent=agent,
@@ -233,7 +233,7 @@ class AgentParts:
         executor = CommandExecutor(services, loader, commands, context, admission)
 
         # The way of a request
-        repeated = RepeatedRequests(repository, mailboxes, outbox, clock)
+        repeated = RepeatedRequests(repository, mailboxes, outbox, metrics, clock)
         intake = RequestIntake(repository, mailboxes, admission, executor, repeated, outbox, languages, clock)
         revocation = AccessRevocation(self.jid, access_requests, mailboxes, outbox)
         handler = RequestHandler(services, languages, loader, executor, intake, repeated, revocation)

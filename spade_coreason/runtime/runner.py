@@ -147,6 +147,11 @@ class Runner:
         return self._mailboxes.waiting_count
 
     @property
+    def conversation_count(self) -> int:
+        """The number of conversations in memory."""
+        return len(self._mailboxes.conversations)
+
+    @property
     def is_cancelling_turns(self) -> bool:
         """True while a stop cancels the running turns, whose requests run again after the next start."""
         return self._mailboxes.is_cancelling_turns

@@ -95,6 +95,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "notifications": ["StoredNotification"],
         "schedules": ["SUSPENDED", "WAITING", "SaveStep", "StoredSchedule"],
         "repository": ["AgentRepository", "list_stored_agents"],
+        "stored_counts": ["CountsByState", "StoredCounts", "count_stored"],
         "topics": [
             "FindRefusal",
             "MAX_ERROR_CHARACTERS",

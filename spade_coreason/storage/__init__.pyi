@@ -149,6 +149,11 @@ from .schedules import (
     SaveStep as SaveStep,
     StoredSchedule as StoredSchedule,
 )
+from .stored_counts import (
+    CountsByState as CountsByState,
+    StoredCounts as StoredCounts,
+    count_stored as count_stored,
+)
 from .topics import (
     MAX_ERROR_CHARACTERS as MAX_ERROR_CHARACTERS,
     FindRefusal as FindRefusal,

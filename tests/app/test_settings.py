@@ -20,6 +20,7 @@ from spade_coreason.config.settings import (
     AccessSettings,
     ApprovalSettings,
     ConversationSettings,
+    MetricsSettings,
     NotificationSettings,
     RoomSettings,
     Section,
@@ -32,7 +33,7 @@ from spade_coreason.xmpp.servers.process import find_free_ports
 from tests.support.certificates import sign_by_itself
 from tests.support.picture_files import make_picture
 
-WEB_PORT, OTHER_WEB_PORT = find_free_ports(2)
+WEB_PORT, OTHER_WEB_PORT, METRICS_PORT, OTHER_METRICS_PORT = find_free_ports(4)
 BASE: dict[str, Any] = {
     "server": {"mode": "external", "domain": "localhost", "host": "127.0.0.1", "port": 1},
     "memory": {"summariser": {"url": "http://127.0.0.1:1/v1", "model": "small"}},
@@ -40,6 +41,7 @@ BASE: dict[str, Any] = {
     "access": {"groups": {"staff": ["alice@localhost"]}, "operators": ["alice@localhost"]},
     "quotas": {"person": {"groups": {"staff": {"turns": 3}}}},
     "web": {"port": WEB_PORT},
+    "metrics": {"listen": f"127.0.0.1:{METRICS_PORT}"},
     "agents": [
         {
             "jid": f"{name}@localhost",
@@ -106,6 +108,7 @@ OTHERS: dict[str, Any] = {
     "web.url": "https://agents.example.org",
     "web.tls": {"certificate": "cert.pem", "key": "key.pem"},
     "web.cors_origins": ["https://chat.example.org"],
+    "metrics.listen": f"127.0.0.1:{OTHER_METRICS_PORT}",
     "interceptors": ["project_code:Limit"],
     "agents[].doors": ["openai"],
     "agents[].jid": "third@localhost",
@@ -152,8 +155,8 @@ def find_keys(section: type[Section] = Settings, path: str = "") -> Iterator[tup
     for attribute, field in section.model_fields.items():
         place, inner = f"{path}{field.alias or attribute}", find_section(field.annotation)
         default = None if field.is_required() else field.get_default(call_default_factory=True)
-        if inner is WebSettings:
-            yield from find_keys(WebSettings, f"{place}.")
+        if inner is WebSettings or inner is MetricsSettings:
+            yield from find_keys(inner, f"{place}.")
         elif inner in (AgentSettings, RoomSettings):
             yield from find_keys(inner, f"{place}[].")
         elif isinstance(default, Section):

@@ -10,7 +10,14 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.docs import cli_reference, errors_reference, events_reference, operations_reference, settings_reference
+from tests.docs import (
+    cli_reference,
+    errors_reference,
+    events_reference,
+    metrics_reference,
+    operations_reference,
+    settings_reference,
+)
 from tests.docs.pages import DOCS, ROOT
 
 PARTS: dict[str, Callable[[], str]] = {
@@ -26,6 +33,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "codes": errors_reference.codes_table,
     "exit codes": errors_reference.exit_codes_table,
     "operations": operations_reference.to_markdown,
+    "metrics": metrics_reference.to_markdown,
 }
 REFERENCE_YAML = ROOT / "config" / "reference.yaml"
 _PART = re.compile(r"^<!-- generated: ([a-z ]+) -->\n.*?^<!-- end -->$", re.M | re.S)

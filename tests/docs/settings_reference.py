@@ -18,7 +18,15 @@ import yaml
 from pydantic import BaseModel, SecretStr
 
 from spade_coreason.config import setting_types as types
-from spade_coreason.config.settings import AgentSettings, RoomSettings, Section, Settings, WebSettings, find_section
+from spade_coreason.config.settings import (
+    AgentSettings,
+    MetricsSettings,
+    RoomSettings,
+    Section,
+    Settings,
+    WebSettings,
+    find_section,
+)
 
 _COMMENT_WIDTH = 112
 _TYPE_NAMES = {
@@ -29,6 +37,7 @@ _TYPE_NAMES = {
     types.Domain: "domain",
     types.ImportName: "`module:attribute`",
     types.Jid: "JID",
+    types.ListenAddress: "address and port",
     types.Nick: "text",
     types.Person: "JID",
     types.ProjectPath: "path",
@@ -123,8 +132,9 @@ def read_settings(section: type[Section] = Settings, path: str = "", text: str |
         if inner in (AgentSettings, RoomSettings):
             assert issubclass(inner, Section)
             parts.append(read_settings(inner, f"{place}[]", docstring))
-        elif inner is WebSettings:
-            parts.append(read_settings(WebSettings, place, docstring))
+        elif inner in (WebSettings, MetricsSettings):
+            assert issubclass(inner, Section)
+            parts.append(read_settings(inner, place, docstring))
         elif inner is not None and issubclass(inner, Section) and default is not None and not isinstance(default, Mapping):
             parts.append(read_settings(inner, place, docstring))
         else:
@@ -265,11 +275,11 @@ def _yaml_group(group: Group, indent: str, described: set[tuple[type[BaseModel],
     for part in group.parts:
         if isinstance(part, Group):
             yield from _comment(part.text, indent)
-            if part.name == "web":  # with the section, the server runs
+            if part.name in ("web", "metrics"):  # with the section, a server runs
                 yield f"{indent}#"
                 text = "\n".join(_yaml_group(part, " ", described)).rstrip()
                 yield from (f"{indent}#{line}".rstrip() for line in text.split("\n"))
-                yield f"{indent}web: null"
+                yield f"{indent}{part.name}: null"
                 yield ""
                 continue
             if not part.path.endswith("[]"):

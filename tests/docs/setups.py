@@ -68,6 +68,13 @@ def web(directory: Path) -> Iterator[Mapping[str, str]]:
     yield {"SPADE_COREASON_WEB__PORT": str(port), "URL": f"http://127.0.0.1:{port}"}
 
 
+@contextmanager
+def metrics(directory: Path) -> Iterator[Mapping[str, str]]:
+    """A free port for the metrics, in place of that of the configuration; `METRICS` is its address."""
+    address = f"127.0.0.1:{find_free_ports(1)[0]}"
+    yield {"SPADE_COREASON_METRICS__LISTEN": address, "METRICS": address}
+
+
 def _environment(server: XmppServer, users: tuple[str, ...]) -> dict[str, str]:
     """Return the place of a server as settings, and the password of each account as `NAME_PASSWORD`."""
     environment = {
@@ -84,5 +91,6 @@ def _environment(server: XmppServer, users: tuple[str, ...]) -> dict[str, str]:
 
 
 SETUPS: dict[str, Callable[..., AbstractContextManager[Mapping[str, str]]]] = {
-    setup.__name__: setup for setup in (own_prosody, own_ejabberd, postgresql, own_prosody_and_postgresql, scripted_model, web)
+    setup.__name__: setup
+    for setup in (own_prosody, own_ejabberd, postgresql, own_prosody_and_postgresql, scripted_model, web, metrics)
 }

@@ -26,7 +26,17 @@ from tests.docs.pages import (
 from tests.docs.setups import SETUPS
 from tests.support.program import COMMAND
 
-LONG_GUIDES = ("backups", "develop-with-reload", "ejabberd", "monitoring", "postgresql", "resources", "retention", "upgrading", "workers")
+LONG_GUIDES = (
+    "backups",
+    "develop-with-reload",
+    "ejabberd",
+    "monitoring",
+    "postgresql",
+    "resources",
+    "retention",
+    "upgrading",
+    "workers",
+)
 OF_A_RELEASE = {"examples/mcp_agent/README.md", *(f"docs/how-to/{name}.md" for name in LONG_GUIDES)}
 """The pages that take longest: on servers and databases that other tests start too, or with several starts of a platform."""
 

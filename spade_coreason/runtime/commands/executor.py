@@ -13,7 +13,7 @@ from uuid import UUID, uuid4
 from ...domain import conversation
 from ...domain.channel_kinds import PERSON
 from ...domain.identifiers import recover_thread
-from ...domain.messages import Completed, InboundRequest, TextEmitted
+from ...domain.messages import Completed, Failed, InboundRequest, TextEmitted
 from ...domain.texts.translation import LANGUAGE, translate
 from ...exceptions import ConfigError
 from ...memory import ActiveConversation
@@ -28,6 +28,7 @@ from ..intake.mailboxes import Mailboxes
 from ..turns.output import TurnOutput, dump_reply
 from ..turns.turn import Turn
 from ..turns.turn_services import TurnServices
+from ..upkeep.metrics import Outcome
 from .context import CommandContext
 from .decorator import AgentCommand
 from .formatting import describe_deleted, describe_deletion
@@ -169,6 +170,7 @@ class CommandExecutor:
             await repository.inbox.store_reply(queued.inbox_row, reply, is_command=True)
         # The reply names a person who is deleted. It is not stored: a crash loses it, and not the deletion.
         await queued.stored
+        self._services.metrics.outcomes["command"] += 1
         if messages:
             self._services.outbox.send_final(queued.incoming.channel_name, queued.inbox_row, messages)
 
@@ -214,6 +216,7 @@ class CommandExecutor:
                 repository.inbox.close(turn.queued.inbox_row)
             return CommandResult(translate("I did not do this, because the conversation was deleted."), is_error=True)
         if last_event is None:
+            self._services.metrics.outcomes["cancelled"] += 1
             if sends_reply:
                 await repository.inbox.finish(turn.queued.inbox_row, active.record, None, None)
             return CommandResult(translate("Stopped."))
@@ -228,7 +231,8 @@ class CommandExecutor:
             await repository.save_conversation(active.record)
             await asyncio.gather(*(repository.save_variable(*variable) for variable in variables))
         turn.changes.publish()
-        self._services.metrics.record_reply(turn.queued.received_at_s)
+        outcome: Outcome = "failed" if isinstance(last_event, Failed) else "command"
+        self._services.metrics.record_reply(turn.queued.received_at_s, outcome, turn.started_at_s)
         error = output.reported_error
         return CommandResult("\n\n".join(output.texts) if error is None else error.user_message, is_error=error is not None)
 

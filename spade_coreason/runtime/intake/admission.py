@@ -22,6 +22,7 @@ from ...storage import Commit
 from ..peers.peers import describe_chain
 from ..turns.interceptors import overrides
 from ..upkeep.incidents import IncidentRecorder
+from ..upkeep.metrics import Metrics, RefusalReason
 from .mailboxes import LARGE_CHARACTERS, MAX_LARGE_REQUESTS, Mailboxes
 from .quota_limit import QuotaLimit
 
@@ -180,9 +181,12 @@ class Admission:
         mailboxes: Mailboxes,
         quota_limit: QuotaLimit,
         incidents: IncidentRecorder,
+        metrics: Metrics,
         interceptors: Sequence[Interceptor] = (),
     ) -> None:
         self._jid = jid
+        self.metrics = metrics
+        """The metrics, which count refusals."""
         self._incidents = incidents
         self.erased_people: dict[str, asyncio.Event] = {}
         """The people (bare JIDs) whose data are being deleted, each with the end of that: no request of theirs is accepted."""
@@ -195,12 +199,16 @@ class Admission:
 
         Return the refusal of the first that refuses, or None.
         """
+        reason: RefusalReason = "hops"
         verdict = _ACCEPT if incoming.context is NO_CONTEXT else self._check_way(incoming)
         if not isinstance(verdict, Refuse):
+            reason = "queue"
             verdict = self._check_capacity(incoming)
         if self.erased_people and not self.erased_people.keys().isdisjoint((incoming.owner, incoming.stored_root)):
+            self.metrics.refusals["deletion"] += 1
             return Refusal(refuse_for_deletion(incoming, self.erased_people, RATE_INTERVAL_S))
         if isinstance(verdict, Refuse):
+            self.metrics.refusals[reason] += 1
             return _as_refused(verdict)
         return None if may_be_duplicate else self.refuse_new(incoming, is_for_agent=is_for_agent)
 
@@ -211,11 +219,17 @@ class Admission:
         """
         verdict = self._check_for_agent(incoming) if is_for_agent else self._check_for_commands(incoming)
         if isinstance(verdict, Refuse):
+            self.metrics.refusals["quota" if is_for_agent else "commands"] += 1
             return _as_refused(verdict)
         return self.ask_interceptors(incoming) if is_for_agent and self._receivers else None
 
     def ask_interceptors(self, incoming: InboundRequest) -> Refusal | None:
         """Ask the interceptors about a request, as `refuse_new` does. A fault of one is an incident, and refuses."""
+        if (refusal := self._ask(incoming)) is not None:
+            self.metrics.refusals["interceptor"] += 1
+        return refusal
+
+    def _ask(self, incoming: InboundRequest) -> Refusal | None:
         # A view, because another part of the request may be stored later.
         request = replace(
             incoming,

@@ -24,6 +24,9 @@ class ConversationCache:
         self._mailboxes: dict[str, Mailbox] = {}
         self._characters = 0
 
+    def __len__(self) -> int:
+        return len(self._mailboxes)
+
     def find(self, conversation_id: str) -> Mailbox | None:
         """Return the mailbox of a conversation, or None if the conversation is not in memory."""
         return self._mailboxes.get(conversation_id)

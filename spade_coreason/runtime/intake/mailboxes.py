@@ -331,9 +331,9 @@ class Mailboxes:
 
     @property
     def waiting_count(self) -> int:
-        """The number of requests that wait for their turn."""
-        queued = sum(isinstance(item, QueuedRequest) for mailbox in self for item in mailbox.queue)
-        return queued + sum(map(len, self._unresolved.values())) + len(self._retries) + len(self._unopened)
+        """The number of requests that wait for their turn. Other threads may read it."""
+        queued = sum(isinstance(item, QueuedRequest) for mailbox in self for item in list(mailbox.queue))
+        return queued + sum(map(len, list(self._unresolved.values()))) + len(self._retries) + len(self._unopened)
 
     def _is_mailbox_full(self, sender: str, thread: str | None) -> bool:
         mailbox = self._mailboxes.get((sender, thread))
@@ -395,8 +395,8 @@ class Mailboxes:
 
     @property
     def busy_count(self) -> int:
-        """The number of conversations with a turn that runs or waits."""
-        return sum(mailbox.worker is not None for mailbox in self._mailboxes.values()) + len(self._unresolved)
+        """The number of conversations with a turn that runs or waits. Other threads may read it."""
+        return sum(mailbox.worker is not None for mailbox in self) + len(self._unresolved)
 
     async def wait_until_idle(self, *mailbox_key: str | None) -> None:
         """Wait until no worker runs: of any mailbox, or of that with `mailbox_key`, a sender (a bare JID) and a thread."""

@@ -18,6 +18,7 @@ from ..crash_guard import CrashGuard
 from ..languages import PersonLanguages
 from ..turns.outbox import Outbox
 from ..turns.output import dump_reply
+from ..upkeep.metrics import Metrics
 from .corrections import find_replaced
 from .mailbox import QueuedRequest
 from .mailboxes import Mailboxes
@@ -37,6 +38,7 @@ class InboxRecovery:
         commands: Commands,
         languages: PersonLanguages,
         crash_guard: CrashGuard,
+        metrics: Metrics,
         on_restart: RestartMode,
     ) -> None:
         self._jid = repository.agent
@@ -46,6 +48,7 @@ class InboxRecovery:
         self._commands = commands
         self._languages = languages
         self._crash_guard = crash_guard
+        self._metrics = metrics
         self._on_restart = on_restart
         self.without_channel: Counter[str] = Counter()
         """The number of stored requests and replies that wait for a channel which this agent does not have, by its name."""
@@ -61,6 +64,7 @@ class InboxRecovery:
             if pending_request.channel not in self._outbox.channels:
                 self.without_channel[pending_request.channel] += 1
             elif pending_request.reply is not None:
+                self._metrics.redeliveries["resent"] += 1
                 self._outbox.add_unsent(pending_request.channel, pending_request.inbox_row, pending_request.reply)
             elif pending_request.request is not None:
                 incoming = InboundRequest.from_json(pending_request.request, pending_request.channel)
@@ -78,6 +82,7 @@ class InboxRecovery:
             if inbox_row in replaced_rows:
                 self._inbox.close(inbox_row)
             elif inbox_row in requests and inbox_row not in early_rows:
+                self._metrics.redeliveries["recovered"] += 1
                 self._recover_request(requests[inbox_row], pending_request)
         for sender, queued in early:
             if queued.inbox_row not in replaced_rows:

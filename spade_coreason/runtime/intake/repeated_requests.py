@@ -31,6 +31,7 @@ from ...memory import find_token_counts
 from ...storage import AgentRepository, Commit, EarlierRequest
 from ..channels import OutboundMessage, ReplyEncoder, RequestState, encode_reply
 from ..turns.outbox import Outbox
+from ..upkeep.metrics import Metrics
 from .mailbox import QueuedRequest
 from .mailboxes import Mailboxes
 from .program_requests import InFlightRequest
@@ -59,11 +60,17 @@ class RepeatedRequests:
     """Answers the repeated requests to one agent: with the reply of the turn that runs, or with the one that is stored."""
 
     def __init__(
-        self, repository: AgentRepository, mailboxes: Mailboxes, outbox: Outbox, clock: Callable[[], datetime]
+        self,
+        repository: AgentRepository,
+        mailboxes: Mailboxes,
+        outbox: Outbox,
+        metrics: Metrics,
+        clock: Callable[[], datetime],
     ) -> None:
         self._inbox = repository.inbox
         self._mailboxes = mailboxes
         self._outbox = outbox
+        self._metrics = metrics
         self._clock = clock
 
     def attach_new(self, incoming: InboundRequest, key: UUID, digest: bytes) -> Commit[bool] | None:
@@ -77,6 +84,7 @@ class RepeatedRequests:
         is_other_address = earlier.digest == digest and earlier.accepts_address(incoming.sender)
         if not self._attach(earlier, incoming, digest):
             return None
+        self._metrics.redeliveries["duplicate"] += 1
         if not is_other_address:
             return earlier.stored
         inbox_row, stored, _ = self._inbox.receive(

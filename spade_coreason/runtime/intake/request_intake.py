@@ -52,6 +52,7 @@ class RequestIntake:
         self._inbox = repository.inbox
         self._mailboxes = mailboxes
         self._admission = admission
+        self._metrics = admission.metrics
         self._executor = executor
         self._commands = executor.commands
         self._repeated = repeated
@@ -92,9 +93,11 @@ class RequestIntake:
             if not incoming.kind.is_human or text.lstrip().startswith(self._commands.prefixes):  # few messages
                 for_agent, command, is_for_agent = self._commands.parse_request(incoming)
             if may_be_duplicate and not self._duplicate_limiter.allow(sender):
+                self._metrics.refusals["duplicates"] += 1
                 self._tell_of_flood(incoming, self.flood_limit.begin(incoming))
                 return None
             if digest and not is_known and inbox.has_older_keys and inbox.may_have(identify_message(self.jid, incoming).bytes):
+                self._metrics.redeliveries["duplicate"] += 1
                 return Commit.completed(False)
             if may_be_duplicate and digest and (attached := self._repeated.attach_new(incoming, key, digest)) is not None:
                 return attached

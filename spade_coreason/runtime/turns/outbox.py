@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from uuid import UUID, uuid4
 
@@ -14,15 +14,17 @@ from ...domain.jid import bare_jid
 from ...domain.messages import Failed, InboundRequest, Refused, TurnEvent
 from ...storage import Inbox
 from ..channels import Channel, OutboundMessage, encode_reply
+from ..upkeep.metrics import Metrics
 
 
 class Outbox:
     """The outbox of one agent: it sends replies, and closes their requests in the inbox when the server has them."""
 
-    def __init__(self, channels: Mapping[str, Channel], inbox: Inbox) -> None:
+    def __init__(self, channels: Mapping[str, Channel], inbox: Inbox, metrics: Metrics) -> None:
         self.channels = channels
         """The channels of the agent, by name."""
         self._inbox = inbox
+        self._metrics = metrics
         self._rate_limiter = RateLimiter()
         self._unsent: list[tuple[str, int, list[OutboundMessage]]] = []
         self.late_replies: dict[str, OutboundMessage] = {}
@@ -41,8 +43,8 @@ class Outbox:
         while recipient in self.late_replies:
             await self._arrivals.setdefault(recipient, asyncio.Event()).wait()
 
-    def _on_late_reply_arrived(self, inbox_row: int, recipient: str, last: OutboundMessage) -> None:
-        self._inbox.close(inbox_row)
+    def _on_late_reply_arrived(self, close: Callable[[], None], recipient: str, last: OutboundMessage) -> None:
+        close()
         if self.late_replies.get(recipient) is last:
             del self.late_replies[recipient]
             if (arrival := self._arrivals.pop(recipient, None)) is not None:
@@ -70,18 +72,28 @@ class Outbox:
         """Send the final messages of a reply. The request is closed when the last one is acknowledged."""
         last = messages[-1]
         last.is_last = True
-        last.on_acknowledged = partial(self._inbox.close, inbox_row)
+        last.on_acknowledged = close = self._make_closing(inbox_row)
         if self.channels[channel_name].send(messages) and not last.is_acknowledged:
             recipient = bare_jid(last.recipient)
             self.late_replies[recipient] = last
-            last.on_acknowledged = partial(self._on_late_reply_arrived, inbox_row, recipient, last)
+            last.on_acknowledged = partial(self._on_late_reply_arrived, close, recipient, last)
 
     def close_when_acknowledged(self, inbox_row: int, last: OutboundMessage | None) -> None:
         """Close a request whose whole reply was sent, once its last message is acknowledged."""
         if last is None or last.is_acknowledged:
             self._inbox.close(inbox_row)
         else:
-            last.on_acknowledged = partial(self._inbox.close, inbox_row)
+            last.on_acknowledged = self._make_closing(inbox_row)
+
+    def _make_closing(self, inbox_row: int) -> Callable[[], None]:
+        """Return the function that closes a request when the server has its whole reply, which is sent now."""
+        if self._metrics.latencies is None:
+            return partial(self._inbox.close, inbox_row)
+        return partial(self._close_measured, inbox_row, self._metrics.now())
+
+    def _close_measured(self, inbox_row: int, sent_at_s: float) -> None:
+        self._metrics.record_delivery(sent_at_s)
+        self._inbox.close(inbox_row)
 
     def add_unsent(self, channel_name: str, inbox_row: int, reply: str) -> None:
         """Hold a stored reply, the JSON text of `dump_reply`, until `send_unsent`."""

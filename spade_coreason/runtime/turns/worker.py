@@ -40,6 +40,7 @@ from ..intake.request_intake import RequestIntake
 from ..intake.revocation import AccessRevocation
 from ..languages import PersonLanguages
 from ..topics.requests import is_item
+from ..upkeep.metrics import Outcome as MetricsOutcome
 from .output import RepeatedParts, TurnOutput, dump_reply
 from .turn import Turn
 from .turn_services import TurnServices
@@ -174,8 +175,10 @@ class RequestHandler:
         try:
             if queued.may_start_early or await queued.stored:
                 await self.answer(mailbox, queued)
-            elif queued.digest:
-                await self._repeated.answer(queued)
+            else:
+                metrics.redeliveries["duplicate"] += 1
+                if queued.digest:
+                    await self._repeated.answer(queued)
         except StoreError as error:
             log.error("%s: cannot store a request of %s: %s", jid, mailbox.sender, error)
             metrics.record_failure(str(error))
@@ -201,6 +204,7 @@ class RequestHandler:
         was_parked = incoming.earlier_runs is not None
         may_have_lost = was_parked or incoming.kind.is_door or queued.received_at_s <= self._revocation.changed_at_s
         if may_have_lost and self._revocation.has_lost_access(incoming):
+            services.metrics.refusals["access"] += 1
             self._revocation.refuse(queued)
             self._inbox.close(queued.inbox_row)
             return
@@ -258,8 +262,10 @@ class RequestHandler:
         if mailbox.active is not active:  # it was deleted, and the agent went on when it was cancelled
             output.cancel()
             self._inbox.close(queued.inbox_row)
+            services.metrics.outcomes["cancelled"] += 1
             return
         if final_event is None:
+            services.metrics.outcomes["cancelled"] += 1
             await turn.close_cancelled()
             if self._revocation.has_lost_access(incoming):
                 self._revocation.refuse(queued)
@@ -296,7 +302,8 @@ class RequestHandler:
         if windows.compacts:
             windows.compact_later(active)
         active.last_reply = "\n\n".join(output.texts).strip()
-        services.metrics.record_reply(queued.received_at_s)
+        outcome: MetricsOutcome = "failed" if isinstance(final_event, Failed) else "answered"
+        services.metrics.record_reply(queued.received_at_s, outcome, turn.started_at_s)
         if log.isEnabledFor(logging.INFO):
             waited_ms = (time.monotonic() - queued.received_at_s) * 1000
             log.info("%s: answered %s in %.0f ms", services.jid, incoming.sender, waited_ms)
@@ -314,7 +321,7 @@ class RequestHandler:
             log.info("%s: a request of %s was deleted before it could wait for an answer", services.jid, turn.mailbox.sender)
             return
         await queued.stored
-        services.metrics.record_reply(queued.received_at_s)
+        services.metrics.record_reply(queued.received_at_s, "parked", turn.started_at_s)
         if final_messages:
             services.outbox.send_final(queued.incoming.channel_name, queued.inbox_row, final_messages)
         elif turn.output.messages:
@@ -356,6 +363,7 @@ class RequestHandler:
         """Finish a request without a turn: with a notice, or in silence to people who have had one."""
         final_messages: list[OutboundMessage] = []
         incoming = queued.incoming
+        self._services.metrics.refusals["conversation"] += 1
         if outcome is Outcome.NOTICE or incoming.kind.is_program:
             notice = refusal_notice(active, incoming, now, self._policy.rules, has_commands=self._policy.commands)
             final_messages = output.finish(notice)
@@ -369,6 +377,7 @@ class RequestHandler:
 
     def _refuse_overdue(self, queued: QueuedRequest) -> None:
         """Refuse a request whose sender no longer waits for the reply."""
+        self._services.metrics.refusals["deadline"] += 1
         text = translate("There is no time left for this request. It waited too long.")
         self._outbox.send_problem(queued.incoming, Refused(text, ErrorCode.TIMEOUT), queued.key)
         self._inbox.close(queued.inbox_row)
@@ -404,6 +413,7 @@ class RequestHandler:
                 await self._inbox.store_reply(queued.inbox_row, dump_reply(messages))
             else:
                 await self._inbox.finish(queued.inbox_row, active.record, None, dump_reply(messages))
+            self._services.metrics.outcomes["failed"] += 1
         except StoreError as error:
             log.error("%s: %s", self._services.jid, error)
         else:

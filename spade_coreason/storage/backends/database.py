@@ -264,6 +264,12 @@ class Database(ABC):
         self.failure: StoreError | None = None
         """The reason why the database accepts no writes; None while it does. The database retries every few seconds."""
         self._retry_timer: asyncio.TimerHandle | None = None
+        self.transaction_count = 0
+        """The number of transactions of the writer since the start, with those that failed."""
+        self.stored_count = 0
+        """The number of writes since the start that are durable."""
+        self.failed_count = 0
+        """The number of writes since the start that have failed."""
 
     @property
     def is_failing(self) -> bool:
@@ -274,6 +280,11 @@ class Database(ABC):
     def has_writes(self) -> bool:
         """True while writes are on their way. Those that are deferred do not count."""
         return self._is_writing or bool(self._pending)
+
+    @property
+    def pending_count(self) -> int:
+        """The number of writes that wait for the next transaction."""
+        return len(self._pending)
 
     async def close(self) -> None:
         """Write everything pending and close the database."""
@@ -526,8 +537,14 @@ class Database(ABC):
         if self.is_failing and self._retry_timer is None and not self._is_closed:
             self._retry_timer = self._loop.call_later(self._timings.retry_s, self._retry_write)
         self._on_writer_idle()
+        self.transaction_count += 1
+        failed_count = 0
         for commit, outcome in outcomes:
             commit.resolve(outcome)
+            if commit.error is not None:
+                failed_count += 1
+        self.failed_count += failed_count
+        self.stored_count += len(outcomes) - failed_count
         outcomes.clear()  # the writer may still refer to the list
 
     def _retry_write(self) -> None:

@@ -112,8 +112,9 @@ class Connection:
         self._end_reason = ""
         self._back_off = BackOff(timings.stable_session_s)
         self._keepalive = Keepalive(client, self._abort_session, timings)
-        self._send_queue = SendQueue(client, self._keepalive)
-        self.send = self._send_queue.send
+        self.send_queue = SendQueue(client, self._keepalive)
+        """The outgoing stanzas."""
+        self.send = self.send_queue.send
         """Send stanzas in order. All stanzas of one round of the event loop leave in one write, or in few."""
 
     async def open(self) -> None:
@@ -151,11 +152,11 @@ class Connection:
         self.client.stream_management.send_unrequested_ack()
         if self._renewal is not None:
             self._renewal.cancel()
-        self._send_queue.close()
+        self.send_queue.close()
         if self.state == "online" and self.client.is_connected():
             await self.client.disconnect(wait=1.0)
         self.client.drop()
-        self._send_queue.end_session()
+        self.send_queue.end_session()
         self.state = "offline"
         filters = self.client._run_out_filters  # a task that slixmpp does not end
         if filters is not None:
@@ -187,7 +188,7 @@ class Connection:
     def acknowledge_received(self) -> tuple[datetime, datetime] | None:
         """Acknowledge what is durable. Return the time of the session until now, or None if something else was received."""
         self.client.stream_management.send_unrequested_ack()
-        self._send_queue.flush()
+        self.send_queue.flush()
         if self.online_at is None or self.client.stream_management.has_pending:
             return None
         return self.online_at, utc_now()
@@ -199,7 +200,7 @@ class Connection:
         sent before its answer has been received then.
         """
         deadline = self._loop.time() + timeout_s
-        is_sent = await self._send_queue.wait_until_acknowledged(timeout_s)
+        is_sent = await self.send_queue.wait_until_acknowledged(timeout_s)
         if not is_sent or self.client.stream_management.enabled_out or self.state != "online":
             return is_sent
         try:
@@ -214,7 +215,7 @@ class Connection:
 
     def withdraw_unsent(self, stanza_type: type[StanzaT]) -> list[StanzaT]:
         """Remove the queued stanzas of one type, and return them: those not sent yet, or to be sent again in a new session."""
-        return self._send_queue.withdraw_unsent(stanza_type)
+        return self.send_queue.withdraw_unsent(stanza_type)
 
     # Receiving
 
@@ -255,7 +256,7 @@ class Connection:
             self._abort_session("it acknowledges without a number")
             return
         self.client.stream_management.handle_ack(int(h))
-        self._send_queue.notify_acknowledged()
+        self.send_queue.notify_acknowledged()
 
     def _filter_incoming(self, stanza: Any) -> Any:
         # This filter runs after the one of stream management, which has counted the stanza.
@@ -448,18 +449,18 @@ class Connection:
             self.online_at = utc_now()
         self._back_off.start_session(self._loop.time())
         self._keepalive.start()
-        self._send_queue.start_session(is_new)
+        self.send_queue.start_session(is_new)
         configure_socket(self.client.transport)
         self.client.quick_ack = find_quick_ack(self.client.transport) if self.client.uses_nagle else None
         self._handler.on_session(is_new)
-        self._send_queue.flush()
+        self.send_queue.flush()
         if self._outcome is not None and not self._outcome.done():
             self._outcome.set_result(is_new)
 
     def _on_disconnected(self, reason: Any) -> None:
         was_online = self.state == "online"
         self._keepalive.stop()
-        self._send_queue.end_session()
+        self.send_queue.end_session()
         self.state = "offline"
         if self._renewal is not None:
             self._renewal.cancel()

@@ -20,6 +20,9 @@ class FairQueue:
         self.recipients: Collection[str] = self._waiting
         """The recipients with stanzas that wait, in their order. It is empty if none waits."""
 
+    def __len__(self) -> int:
+        return sum(map(len, list(self._waiting.values())))
+
     def extend(self, stanzas: Iterable[OutboundMessage]) -> None:
         """Add stanzas, each behind the others of its recipient."""
         for stanza in stanzas:

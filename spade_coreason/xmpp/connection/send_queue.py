@@ -58,6 +58,8 @@ class SendQueue:
         """True if the last round of the event loop had one call of `send` at most."""
         self._ack_timer: asyncio.TimerHandle | None = None
         self._ack_progress = asyncio.Event()
+        self.resent_count = 0
+        """The number of stanzas that were sent again in a new session."""
         client.stream_management.on_ack_due = self.flush_soon
 
     def send(self, stanzas: Sequence[OutboundMessage]) -> bool:
@@ -95,6 +97,7 @@ class SendQueue:
     def start_session(self, is_new: bool) -> None:
         """Begin to send in a session, a new one or a resumed one."""
         if is_new:
+            self.resent_count += len(self._unacknowledged)
             # A resumption that failed cleared slixmpp's queue. Its stanzas are sent again, with the same ids.
             self._queued = self._unacknowledged + self._waiting.take_all() + self._queued
         self._unacknowledged = []
@@ -116,6 +119,16 @@ class SendQueue:
         if self._waiting.recipients:
             self._write()
         self._ack_progress.set()
+
+    @property
+    def waiting_count(self) -> int:
+        """The number of stanzas that are not sent yet."""
+        return len(self._queued) + len(self._waiting)
+
+    @property
+    def unacknowledged_count(self) -> int:
+        """The number of stanzas that were sent, and that the server has not acknowledged."""
+        return len(self._client.stream_management.unacked_queue) if self._has_session else len(self._unacknowledged)
 
     async def wait_until_acknowledged(self, timeout_s: float) -> bool:
         """Wait until the server has acknowledged all stanzas, at most `timeout_s` seconds. Return True if it has."""

@@ -1,0 +1,1 @@
+"""The metrics for Prometheus: their names, the collector that reads them, and the HTTP server in a thread."""

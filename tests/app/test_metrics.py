@@ -1,0 +1,334 @@
+"""The metrics of a running platform, scraped by HTTP and read as Prometheus does."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import subprocess
+import sys
+import threading
+import urllib.request
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, get_args
+from uuid import uuid4
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from spade_coreason import AgentClient, AgentDefinition, AgentRequest, Platform, Response, Session, load_settings
+from spade_coreason.app.metrics import definitions
+from spade_coreason.app.metrics.collector import LeaseFigures, MetricsCollector
+from spade_coreason.app.metrics.stored_figures import StoredFigures
+from spade_coreason.cli.checks import check_settings
+from spade_coreason.cli.errors import format_error
+from spade_coreason.contracts import CloudEvent
+from spade_coreason.exceptions import PeerFailedError, PeerParkedError, PeerRefusedError, ServerError
+from spade_coreason.memory import USAGE_EVENT
+from spade_coreason.runtime.upkeep.metrics import Outcome, Redelivery, RefusalReason
+from spade_coreason.storage import open_database
+from spade_coreason.xmpp.servers.process import find_free_ports
+from tests.support.errors import ExpectedErrors
+from tests.support.hosting import RunningPlatform
+from tests.support.wait import TIMEOUT_S
+
+DESK, ECHO, CLOSED = "desk@localhost", "echo@localhost", "closed@localhost"
+ECHO_AGENT = "spade_coreason.agents.echo:EchoAgent"
+AGENTS: list[dict[str, Any]] = [
+    {"jid": DESK, "agent": "tests.app.test_metrics:Desk"},
+    {"jid": ECHO, "agent": ECHO_AGENT, "doors": ["openai"], "quotas": {"person": {"user": {"messages_per_minute": 2}}}},
+    {"jid": CLOSED, "agent": ECHO_AGENT, "access": {"allow": []}},
+]
+
+
+class Desk:
+    """An agent that does what the text says."""
+
+    began, end = threading.Event(), threading.Event()
+    """It has begun to block the event loop; it is to end that."""
+    waits = asyncio.Event()
+    """Set while a turn waits for its cancellation."""
+
+    manifest = AgentDefinition.simple("desk")
+
+    async def assist(self, request: AgentRequest, session: Session, response: Response) -> None:
+        match request.payload["query"]:
+            case "fail":
+                raise ValueError("told to fail")
+            case "report":
+                await response.error("told to report")
+            case "ask":
+                await response.ask_person("Go on?")
+            case "remind":
+                await session.remind("0 8 * * *", "good morning")
+            case "think":
+                await response.emit(CloudEvent(type=USAGE_EVENT, source="urn:test", data={"total_tokens": 18}))
+            case "block":
+                self.began.set()
+                self.end.wait(TIMEOUT_S)
+            case "wait":
+                self.waits.set()
+                await asyncio.Event().wait()
+        await response.markdown("done")
+
+
+class Scraped:
+    """The values of a scrape."""
+
+    def __init__(self, text: str) -> None:
+        self.families = {family.name: family for family in text_string_to_metric_families(text)}
+        self._values = {
+            (sample.name.removeprefix("spade_coreason_"), frozenset(sample.labels.items())): sample.value
+            for family in self.families.values()
+            for sample in family.samples
+        }
+        self.labels = {name for _, labels in self._values for name, _ in labels}
+
+    def __call__(self, name: str, **labels: str) -> float | None:
+        """Return the value of a series; None if it is missing."""
+        return self._values.get((name, frozenset(labels.items())))
+
+
+def fetch(address: str, query: str = "") -> str:
+    with urllib.request.urlopen(f"http://{address}/metrics{query}", timeout=TIMEOUT_S) as reply:
+        return str(reply.read().decode())
+
+
+async def scrape(address: str) -> Scraped:
+    return Scraped(await asyncio.to_thread(fetch, address))
+
+
+async def scrape_until(address: str, condition: Callable[[Scraped], bool]) -> Scraped:
+    async with asyncio.timeout(TIMEOUT_S):
+        while not condition(scraped := await scrape(address)):  # noqa: ASYNC110 - it has no event
+            await asyncio.sleep(0.05)
+    return scraped
+
+
+@asynccontextmanager
+async def run_measured(directory: Path, agents: Iterable[object] = AGENTS) -> AsyncIterator[tuple[RunningPlatform, str]]:
+    """Run a platform with metrics at a free port, and yield their address too."""
+    address = f"127.0.0.1:{find_free_ports(1)[0]}"
+    async with RunningPlatform.start(directory, list(agents), metrics={"listen": address}) as running:
+        yield running, address
+
+
+def write_configuration(directory: Path, listen: str) -> Path:
+    values = {"server": {"mode": "embedded"}, "data_dir": str(directory / "data"), "metrics": {"listen": listen}}
+    file = directory / "platform.yaml"
+    file.write_text(json.dumps({**values, "agents": [{"jid": ECHO, "agent": ECHO_AGENT}]}))
+    return file
+
+
+@pytest.mark.embedded
+async def test_requests_are_counted_by_outcome_and_agent(tmp_path: Path, expected_errors: ExpectedErrors) -> None:
+    expected_errors("incident")
+    async with run_measured(tmp_path) as (running, address), AgentClient.guest(tmp_path / "data") as client:
+        before = await scrape(address)
+        assert (before("agent_online", agent=DESK), before("requests_total", agent=DESK, outcome="answered")) == (1, 0)
+        for text in ("hello", "think", "remind"):
+            await client.ask(DESK, text)
+        for text in ("fail", "report"):
+            with pytest.raises(PeerFailedError):
+                await client.ask(DESK, text)
+        with pytest.raises(PeerParkedError):
+            await client.ask(DESK, "ask")
+        assert [event.type async for event in client.run_command(DESK, "/help")][-1] == "request.completed"
+        for _ in range(2):
+            await client.ask(ECHO, "hello")
+        with pytest.raises(PeerRefusedError):
+            await client.ask(ECHO, "hello")
+        with pytest.raises(PeerRefusedError):
+            await client.ask(CLOSED, "hello")
+        Desk.waits = asyncio.Event()
+        request = AgentRequest(session_id=uuid4(), payload={"query": "wait"})
+        waiting = asyncio.create_task(client.ask(DESK, request, thread="other"))
+        await Desk.waits.wait()
+        busy = await scrape(address)
+        assert busy("turns_in_flight", agent=DESK) == 1
+        client.cancel(DESK, request)
+        measured = await scrape_until(
+            address,
+            lambda now: (now("requests_total", agent=DESK, outcome="cancelled"), now("turns_in_flight", agent=DESK)) == (1, 0),
+        )
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+
+        def outcomes(agent: str) -> dict[str, float | None]:
+            return {name: measured("requests_total", agent=agent, outcome=name) for name in definitions.OUTCOMES}
+
+        none = dict.fromkeys(definitions.OUTCOMES, 0)
+        assert outcomes(DESK) == none | {"answered": 3, "failed": 2, "parked": 1, "command": 1, "cancelled": 1}
+        assert outcomes(ECHO) == none | {"answered": 2, "refused": 1}
+        assert outcomes(CLOSED) == none | {"refused": 1}
+        assert measured("refusals_total", agent=ECHO, reason="quota") == 1
+        assert measured("refusals_total", agent=CLOSED, reason="access") == 1
+        assert measured("failures_total", agent=DESK) == 2
+        assert (measured("tokens_total", agent=DESK), measured("tokens_total", agent=ECHO)) == (18, 0)
+        assert measured("sessions_total", agent=DESK) == 1
+        for name, agent, number in (("request", ECHO, 2), ("turn", ECHO, 2), ("request", DESK, 6), ("turn", DESK, 6)):
+            assert measured(f"{name}_seconds_count", agent=agent) == number
+            assert measured(f"{name}_seconds_bucket", agent=agent, le="+Inf") == number
+            assert measured(f"{name}_seconds_bucket", agent=agent, le="300.0") == number
+            assert 0 < (measured(f"{name}_seconds_sum", agent=agent) or 0) < 300 * number
+        stored = measured("commits_total", outcome="stored")
+        assert stored is not None
+        assert stored >= 12  # each request and each reply
+        assert measured("commits_total", outcome="failed") == 0
+        assert 0 < (measured("transactions_total") or 0) <= stored
+        assert measured("storage_failing") == 0
+        assert measured.labels <= {label for metric in definitions.METRICS for label in metric.labels} | {"le"}
+        text = await asyncio.to_thread(fetch, address)
+        assert [word for word in ("guest", "told to", "hello", "good morning") if word in text] == []
+        await running.call("agents.pause", agent=ECHO)
+        assert (await scrape(address))("agent_paused", agent=ECHO) == 1
+
+
+@pytest.mark.embedded
+async def test_what_is_stored_is_counted_by_state(tmp_path: Path) -> None:
+    async with run_measured(tmp_path) as (_, address), AgentClient.guest(tmp_path / "data") as client:
+        await client.ask(DESK, "remind")
+        with pytest.raises(PeerParkedError):
+            await client.ask(DESK, "ask", thread="other")
+        scraped = await scrape(address)  # the first scrape asks the database, and waits for it
+        assert scraped("schedules", agent=DESK, state="waiting") == 1
+        assert scraped("conversations", agent=DESK, state="active") == 2
+        assert scraped("questions_open", agent=DESK) == scraped("requests_parked", agent=DESK) == 1
+        assert scraped("questions_open", agent=ECHO) == scraped("requests_parked", agent=ECHO) == 0
+        await client.ask(ECHO, "hello")
+        assert (await scrape(address))("conversations", agent=ECHO, state="active") is None  # not asked again so soon
+        assert ((await scrape(address))("stored_counts_age_seconds") or 0) > 0
+
+
+@pytest.mark.embedded
+async def test_a_scrape_is_answered_while_an_agent_blocks_the_event_loop(tmp_path: Path) -> None:
+    Desk.began, Desk.end = threading.Event(), threading.Event()
+
+    def scrape_meanwhile(address: str) -> Scraped:
+        try:
+            assert Desk.began.wait(TIMEOUT_S)
+            return Scraped(fetch(address))
+        finally:
+            Desk.end.set()
+
+    async with run_measured(tmp_path) as (_, address), AgentClient.guest(tmp_path / "data") as client:
+        idle = await scrape(address)
+        scraping = asyncio.create_task(asyncio.to_thread(scrape_meanwhile, address))
+        await client.ask(DESK, "block", timeout=TIMEOUT_S)
+        blocked = await scraping
+        assert (blocked("turns_in_flight", agent=DESK), idle("turns_in_flight", agent=DESK)) == (1, 0)
+        assert (blocked("event_loop_delay_seconds") or 0) > (idle("event_loop_delay_seconds") or 0)
+        assert blocked("requests_total", agent=DESK, outcome="answered") == 0
+        after = await scrape(address)
+        assert after("requests_total", agent=DESK, outcome="answered") == 1
+
+
+@pytest.mark.embedded
+async def test_a_scrape_can_ask_for_some_metrics_by_name(tmp_path: Path) -> None:
+    async with run_measured(tmp_path) as (_, address):
+        text = await asyncio.to_thread(fetch, address, "?name[]=spade_coreason_info&name[]=spade_coreason_sessions_total")
+        assert set(Scraped(text).families) == {"spade_coreason_info", "spade_coreason_sessions"}
+        assert "process_cpu_seconds" in (await scrape(address)).families
+
+
+@pytest.mark.embedded
+async def test_answers_of_the_doors_are_counted_by_status(tmp_path: Path) -> None:
+    async with run_measured(tmp_path) as (running, address):
+        web = running.platform.settings.web
+        assert web is not None
+        for path in ("/healthz", "/healthz", "/v1/models"):
+            reader, writer = await asyncio.open_connection(web.host, web.port)
+            writer.write(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{web.port}\r\nConnection: close\r\n\r\n".encode())
+            assert await reader.read()
+            writer.close()
+        scraped = await scrape_until(address, lambda now: now("http_connections") == 0)
+        assert (scraped("http_responses_total", code="200"), scraped("http_responses_total", code="401")) == (2, 1)
+        assert scraped("http_refused_connections_total") == 0
+
+
+@pytest.mark.embedded
+async def test_nothing_listens_without_the_section_and_only_this_machine_with_it(tmp_path: Path) -> None:
+    async with RunningPlatform.start(tmp_path, [{"jid": ECHO, "agent": ECHO_AGENT}]) as running:
+        assert running.platform.settings.metrics is None
+        assert running.platform._metrics is None
+        assert running.platform.runners[ECHO].metrics.latencies is None  # so turns pay nothing
+        assert "prometheus_client" not in await asyncio.to_thread(_modules_of_a_platform_without_metrics)
+    settings = load_settings(write_configuration(tmp_path, "127.0.0.1:1"), tmp_path, {})
+    assert settings.metrics is not None
+    assert type(settings.metrics)().address == ("127.0.0.1", 9464)
+
+
+def _modules_of_a_platform_without_metrics() -> str:
+    program = "import sys, spade_coreason.app.platform; print(*sys.modules)"
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=TIMEOUT_S).stdout
+
+
+@pytest.mark.embedded
+async def test_the_address_is_closed_with_the_platform(tmp_path: Path) -> None:
+    async with run_measured(tmp_path) as (_, address):
+        await scrape(address)
+    host, _, port = address.partition(":")
+    with socket.create_server((host, int(port))):
+        pass
+
+
+async def test_a_port_in_use_is_one_clear_line(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        listen = f"127.0.0.1:{other.getsockname()[1]}"
+        settings = load_settings(write_configuration(tmp_path, listen), tmp_path, {})
+        problem = f"{listen} is in use; stop the program that listens there, or choose another metrics.listen"
+        with pytest.raises(ServerError) as raised:
+            async with Platform(settings):
+                pass
+        assert format_error(raised.value) == f"{settings.place('metrics.listen')}: {problem}"
+        [finding] = [each for each in await check_settings(settings) if each.subject == "metrics"]
+        assert (finding.verdict, finding.text.endswith(problem)) == ("bad", True)
+
+
+async def test_the_check_shows_the_address_and_who_may_read_it(tmp_path: Path) -> None:
+    port = find_free_ports(1)[0]
+    for listen, verdict in ((f"127.0.0.1:{port}", "good"), (f"0.0.0.0:{port}", "note")):
+        settings = load_settings(write_configuration(tmp_path, listen), tmp_path, {})
+        [finding] = [each for each in await check_settings(settings) if each.subject == "metrics"]
+        assert (finding.verdict, finding.text.startswith(f"http://{listen}/metrics")) == (verdict, True)
+        assert ("let your firewall" in finding.text) == (verdict == "note")
+
+
+def test_without_its_package_the_section_says_what_to_install(tmp_path: Path) -> None:
+    write_configuration(tmp_path, "127.0.0.1:9464")
+    program = (
+        "from importlib.machinery import PathFinder\n"
+        "from pathlib import Path\n"
+        "find = PathFinder.find_spec\n"
+        "PathFinder.find_spec = lambda name, *rest: None if name == 'prometheus_client' else find(name, *rest)\n"
+        "from spade_coreason import load_settings\n"
+        "try:\n    load_settings(Path('platform.yaml'), Path(), {})\n"
+        "except Exception as error:\n    print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60)
+    assert "metrics: needs the extra metrics; run: pip install" in done.stdout
+
+
+async def test_the_lease_of_a_worker_is_shown_if_there_is_one(tmp_path: Path) -> None:
+    database = await open_database(f"sqlite+aiosqlite:///{tmp_path}/platform.db")
+    try:
+        stored = StoredFigures(database)
+        alone = MetricsCollector([], {}, database, stored, lambda: None)
+        worker = MetricsCollector([], {}, database, stored, lambda: None, lambda: LeaseFigures(4.5, 3, 2))
+        values = [
+            {family.name: family.samples[0].value for family in await asyncio.to_thread(lambda each=each: list(each.collect()))}
+            for each in (alone, worker)
+        ]
+        names = ("spade_coreason_lease_seconds_left", "spade_coreason_agents_owned", "spade_coreason_takeovers")
+        assert [values[0].get(name) for name in names] == [None, None, None]
+        assert [values[1].get(name) for name in names] == [4.5, 3, 2]
+    finally:
+        await database.close()
+
+
+def test_the_page_explains_each_value_of_a_label() -> None:
+    assert set(definitions.OUTCOMES) == {*get_args(Outcome), "refused"}
+    assert set(definitions.REASONS) == {*get_args(RefusalReason), "flood"}
+    assert set(definitions.REDELIVERY_KINDS) == set(get_args(Redelivery))
