@@ -1,4 +1,4 @@
-"""The numbers of what is stored of all agents, for metrics."""
+"""The numbers of stored conversations, notifications, schedules and questions of all agents, for metrics."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CountsByState: TypeAlias = dict[tuple[str, str], int]
 
 
 class StoredCounts(NamedTuple):
-    """The numbers of what is stored. A pair without any is missing."""
+    """The numbers of stored rows. A pair of agent and state without any is missing."""
 
     conversations: CountsByState
     notifications: CountsByState
@@ -25,7 +25,7 @@ class StoredCounts(NamedTuple):
 
 
 async def count_stored(database: Database) -> StoredCounts:
-    """Count what is stored of all agents, in one transaction that no turn waits for. Raise StoreError."""
+    """Count the rows of all agents, in one transaction that no turn waits for. Raise StoreError."""
     return await database.read(_count, is_background=True)
 
 

@@ -1,4 +1,4 @@
-"""The numbers of what is stored, counted on the event loop and read by the threads of scrapes."""
+"""The numbers of stored conversations and the like, counted on the event loop and read by the threads of scrapes."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class StoredFigures:
         """The time of the oldest scrape that the event loop has not noticed yet."""
         self._delay_s = 0.0
         self.counts: StoredCounts | None = None
-        """What was counted last; None before the first time."""
+        """The latest numbers; None before the first time."""
         self.counted_at_s = 0.0
-        """The time of that, by `time.monotonic`."""
+        """The time of the latest numbers, by `time.monotonic`."""
 
     @property
     def loop_delay_s(self) -> float:
@@ -75,7 +75,7 @@ class StoredFigures:
             self.counts = await count_stored(self._database)
             self.counted_at_s = time.monotonic()
         except StoreError as error:
-            log.debug("the metrics cannot count what is stored: %s", error)
+            log.debug("the metrics cannot read the database: %s", error)
         finally:
             now_s = time.monotonic()
             self._due_at_s = max(began_at_s + self._interval_s, now_s + (now_s - began_at_s) / _MAX_SHARE)
