@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 import socket
 import subprocess
 import sys
@@ -125,7 +127,7 @@ def write_configuration(directory: Path, listen: str) -> Path:
 @pytest.mark.embedded
 async def test_requests_are_counted_by_outcome_and_agent(tmp_path: Path, expected_errors: ExpectedErrors) -> None:
     expected_errors("incident")
-    async with run_measured(tmp_path) as (running, address), AgentClient.guest(tmp_path / "data") as client:
+    async with run_measured(tmp_path) as (_, address), AgentClient.guest(tmp_path / "data") as client:
         before = await scrape(address)
         assert (before("agent_online", agent=DESK), before("requests_total", agent=DESK, outcome="answered")) == (1, 0)
         for text in ("hello", "think", "remind"):
@@ -180,10 +182,21 @@ async def test_requests_are_counted_by_outcome_and_agent(tmp_path: Path, expecte
         assert 0 < (measured("transactions_total") or 0) <= stored
         assert measured("storage_failing") == 0
         assert measured.labels <= {label for metric in definitions.METRICS for label in metric.labels} | {"le"}
-        text = await asyncio.to_thread(fetch, address)
-        assert [word for word in ("guest", "told to", "hello", "good morning") if word in text] == []
-        await running.call("agents.pause", agent=ECHO)
-        assert (await scrape(address))("agent_paused", agent=ECHO) == 1
+
+
+@pytest.mark.embedded
+async def test_metrics_name_no_person_and_no_text(tmp_path: Path, expected_errors: ExpectedErrors) -> None:
+    expected_errors("incident")
+    async with run_measured(tmp_path) as (_, address), AgentClient.guest(tmp_path / "data") as client:
+        for text in ("fail", "report"):
+            with pytest.raises(PeerFailedError):
+                await client.ask(DESK, text)
+        await client.ask(DESK, "remind", thread="secret-thread")
+        with pytest.raises(PeerRefusedError):
+            await client.ask(CLOSED, "hello")
+        scraped = await asyncio.to_thread(fetch, address)
+        assert DESK in scraped
+        assert [word for word in ("guest", "told to", "hello", "good morning", "secret") if word in scraped] == []
 
 
 @pytest.mark.embedded
@@ -255,6 +268,10 @@ async def test_nothing_listens_without_the_section_and_only_this_machine_with_it
         assert running.platform._metrics is None
         assert running.platform.runners[ECHO].metrics.latencies is None  # so turns pay nothing
         assert "prometheus_client" not in await asyncio.to_thread(_modules_of_a_platform_without_metrics)
+    async with run_measured(tmp_path) as (_, address):
+        elsewhere = address.replace("127.0.0.1", "127.0.0.2")
+        with pytest.raises(OSError, match="refused"):
+            await asyncio.to_thread(fetch, elsewhere)
     settings = load_settings(write_configuration(tmp_path, "127.0.0.1:1"), tmp_path, {})
     assert settings.metrics is not None
     assert type(settings.metrics)().address == ("127.0.0.1", 9464)
@@ -263,6 +280,85 @@ async def test_nothing_listens_without_the_section_and_only_this_machine_with_it
 def _modules_of_a_platform_without_metrics() -> str:
     program = "import sys, spade_coreason.app.platform; print(*sys.modules)"
     return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=TIMEOUT_S).stdout
+
+
+@pytest.mark.embedded
+async def test_requests_that_come_again_are_counted_also_after_a_restart(tmp_path: Path) -> None:
+    request = AgentRequest(session_id=uuid4(), payload={"query": "hello"})
+    async with run_measured(tmp_path) as (running, address), AgentClient.guest(tmp_path / "data") as client:
+        assert (await client.ask(DESK, request)).text == (await client.ask(DESK, request)).text
+        again = await scrape(address)
+        assert again("redeliveries_total", agent=DESK, kind="duplicate") == 1
+        assert again("requests_total", agent=DESK, outcome="answered") == 1
+        assert again("delivery_seconds_count", agent=DESK) == 2  # the same answer, twice
+        await running.call("agents.pause", agent=DESK)
+        asking = asyncio.create_task(client.ask(DESK, "hello"))
+        waiting = await scrape_until(address, lambda now: now("requests_waiting", agent=DESK) == 1)
+        assert waiting("requests_waiting", agent=ECHO) == 0
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+    async with run_measured(tmp_path) as (running, address):
+        recovered = await scrape(address)
+        assert recovered("redeliveries_total", agent=DESK, kind="recovered") == 1
+        assert recovered("requests_waiting", agent=DESK) == recovered("agent_paused", agent=DESK) == 1
+        assert recovered("requests_total", agent=DESK, outcome="answered") == 0
+        await running.call("agents.resume", agent=DESK)
+        await scrape_until(address, lambda now: now("requests_total", agent=DESK, outcome="answered") == 1)
+
+
+@pytest.mark.embedded
+async def test_an_agent_with_a_process_of_its_own_is_counted_with_its_restarts(
+    tmp_path: Path, expected_errors: ExpectedErrors
+) -> None:
+    expected_errors("its process was ended by the signal SIGKILL")
+    agents = [{"jid": ECHO, "agent": ECHO_AGENT, "isolation": "process"}]
+    async with run_measured(tmp_path, agents) as (running, address), AgentClient.guest(tmp_path / "data") as client:
+        await client.ask(ECHO, "hello")
+        first = await scrape(address)
+        assert first("requests_total", agent=ECHO, outcome="answered") == first("turn_seconds_count", agent=ECHO) == 1
+        assert first("process_restarts_total", agent=ECHO) == 0
+        [status] = (await running.platform.status()).agents
+        assert status.process is not None
+        assert status.process.pid is not None
+        os.kill(status.process.pid, signal.SIGKILL)
+        await scrape_until(address, lambda now: now("process_restarts_total", agent=ECHO) == 1)
+
+
+async def test_writes_that_fail_are_counted(tmp_path: Path) -> None:
+    database = await open_database(f"sqlite+aiosqlite:///{tmp_path}/platform.db")
+    try:
+        collector = MetricsCollector([], {}, database, StoredFigures(database), lambda: None)
+
+        async def read() -> dict[str, float]:
+            families = await asyncio.to_thread(lambda: list(collector.collect()))
+            [commits] = [family for family in families if family.name == "spade_coreason_commits"]
+            return {sample.labels["outcome"]: sample.value for sample in commits.samples}
+
+        before = await read()
+        stored, failed = database.run(lambda connection: True), database.run(lambda connection: 1 // 0)
+        assert (await stored.wait(), await failed.wait()) == (True, False)
+        after = await read()
+        assert {outcome: after[outcome] - before[outcome] for outcome in after} == {"stored": 1, "failed": 1}
+    finally:
+        await database.close()
+
+
+async def test_what_is_stored_is_counted_again_when_that_is_due(tmp_path: Path) -> None:
+    database = await open_database(f"sqlite+aiosqlite:///{tmp_path}/platform.db")
+    try:
+        seldom, often = StoredFigures(database), StoredFigures(database, interval_s=0)
+        for figures in (seldom, often):
+            await asyncio.to_thread(figures.refresh)
+            assert figures.counts == ({}, {}, {}, {}, {})
+        columns = "id, agent, key, owner, root, request, digest, channel, message_ids, parked_at"
+        row = f"INSERT INTO parked_requests ({columns}) VALUES (1, '{DESK}', '', '', '', '', '', '', '[]', 0)"
+        await database.write(lambda connection: connection.exec_driver_sql(row))
+        while often.counts == seldom.counts:
+            await asyncio.to_thread(often.refresh)
+            await asyncio.to_thread(seldom.refresh)
+        assert often.counts == ({}, {}, {}, {}, {DESK: 1})
+    finally:
+        await database.close()
 
 
 @pytest.mark.embedded
@@ -311,16 +407,17 @@ def test_without_its_package_the_section_says_what_to_install(tmp_path: Path) ->
     assert "metrics: needs the extra metrics; run: pip install" in done.stdout
 
 
+def read_single_values(collector: MetricsCollector) -> dict[str, float]:
+    return {family.name: family.samples[0].value for family in collector.collect()}
+
+
 async def test_the_lease_of_a_worker_is_shown_if_there_is_one(tmp_path: Path) -> None:
     database = await open_database(f"sqlite+aiosqlite:///{tmp_path}/platform.db")
     try:
         stored = StoredFigures(database)
         alone = MetricsCollector([], {}, database, stored, lambda: None)
         worker = MetricsCollector([], {}, database, stored, lambda: None, lambda: LeaseFigures(4.5, 3, 2))
-        values = [
-            {family.name: family.samples[0].value for family in await asyncio.to_thread(lambda each=each: list(each.collect()))}
-            for each in (alone, worker)
-        ]
+        values = [await asyncio.to_thread(read_single_values, each) for each in (alone, worker)]
         names = ("spade_coreason_lease_seconds_left", "spade_coreason_agents_owned", "spade_coreason_takeovers")
         assert [values[0].get(name) for name in names] == [None, None, None]
         assert [values[1].get(name) for name in names] == [4.5, 3, 2]
