@@ -463,7 +463,7 @@ class Platform:
             raise
         self._stack.push_async_callback(stored.close)
         self._stack.push_async_callback(self._metrics.close)
-        log.info("metrics: %s", self.settings.metrics.url)
+        log.info("metrics: %s", self._metrics.url)
 
     async def _find_web_problem(self) -> str | None:
         """Return the kind of problem that keeps an agent behind doors from answering, or None."""

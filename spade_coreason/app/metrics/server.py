@@ -26,6 +26,8 @@ class MetricsServer:
     """A server of metrics: `await start()`, and `await close()`."""
 
     def __init__(self, settings: MetricsSettings, collector: MetricsCollector) -> None:
+        self.url = settings.url
+        """The address of the metrics."""
         self._settings = settings
         self._registry = CollectorRegistry()
         self._registry.register(collector)
