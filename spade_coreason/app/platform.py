@@ -77,7 +77,6 @@ _SLOW_BUILD_S = 10.0
 _DATABASE_S = 5.0
 EXIT_LEASE_LOST = 75
 """The exit code of a worker whose lease is lost: EX_TEMPFAIL (sysexits.h). It can be started again at once."""
-_LEASE_POLL_S = 0.1
 _BLOCKED_LEASES = 1.25
 """A worker whose event loop has been blocked for so many times `blocked_s` gives way to others."""
 _SLOW_BUILD = "%s: its constructor has not returned for %g s, and all agents wait for it; `isolation: process` limits that"
@@ -367,10 +366,9 @@ class Platform:
     def _on_restored(self) -> None:
         log.warning("the lease is renewed again")
 
-    async def _wait_for_lease(self) -> None:
-        """Wait while the lease has lapsed. A frozen process that wakes must not take the sessions of its successor."""
-        while self._workforce is not None and self._workforce.has_lapsed:  # noqa: ASYNC110 - a lease ends by time alone
-            await asyncio.sleep(_LEASE_POLL_S)
+    def _has_lease(self) -> bool:
+        """Return False while the lease has lapsed. A frozen process that wakes must not take the sessions of its successor."""
+        return self._workforce is None or not self._workforce.has_lapsed
 
     def _on_lease_lost(self, reason: str) -> None:
         """End the process at once, from any thread: what it still wrote would be refused, and what it sent would be wrong."""
@@ -490,7 +488,7 @@ class Platform:
                 tls.verify,
                 tls.ca_file,
                 requires_tls=tls.required,
-                wait_until_allowed=self._wait_for_lease if self.database is not None and self.database.worker_id else None,
+                has_lease=self._has_lease if self.database is not None and self.database.worker_id else None,
             )
             self.server_description = f"external, {self.endpoint.address(server.domain)}"
             return

@@ -9,11 +9,11 @@ import signal
 import subprocess
 from pathlib import Path
 
-from tests.app.test_workers import new_asker, run_workers
 from tests.support.databases import execute
 from tests.support.program import run_command
 from tests.support.servers.postgres import Postgres
 from tests.support.servers.server import XmppServer
+from tests.support.workers import new_asker, run_workers
 
 
 async def test_two_workers_continue_on_a_restored_backup(prosody: XmppServer, postgres: Postgres, tmp_path: Path) -> None:

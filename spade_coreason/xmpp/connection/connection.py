@@ -38,6 +38,8 @@ log = logging.getLogger(__name__)
 _PRESENCE = "{jabber:client}presence"
 _STREAM_ERRORS = "urn:ietf:params:xml:ns:xmpp-streams"
 
+_LEASE_POLL_S = 0.1
+
 ConnectionState: TypeAlias = Literal["offline", "connecting", "online"]
 
 
@@ -301,15 +303,15 @@ class Connection:
         """Try the addresses of the server until one gives a session. Return True if the session is new."""
         self._end_reason = ""
         endpoint = self._endpoint
-        if endpoint.wait_until_allowed is not None:
-            await endpoint.wait_until_allowed()
+        while endpoint.has_lease is not None and not endpoint.has_lease():  # noqa: ASYNC110 - a lease ends by time alone
+            await asyncio.sleep(_LEASE_POLL_S)
         self.state = "connecting"
         dialer = Dialer(endpoint, self._domain, self._redirect)
         self._redirect = None
         try:
             async with asyncio.timeout(endpoint.timeout_s), aclosing(dialer.dial()) as connections:
                 async for dialed in connections:
-                    if self._is_closing or (endpoint.may_connect is not None and not endpoint.may_connect.is_set()):
+                    if self._is_closing or (endpoint.has_lease is not None and not endpoint.has_lease()):
                         dialed.sock.close()
                         dialer.record_failure(dialed, CLOSED_HERE)
                         break
@@ -387,7 +389,7 @@ class Connection:
             return
         is_transient = True
         if condition == "conflict":
-            if self._endpoint.may_connect is None:
+            if self._endpoint.has_lease is None:
                 # Reconnecting at once would disconnect the other program. That would reconnect at once too, and so on.
                 self._back_off.require_long_delay()
             else:

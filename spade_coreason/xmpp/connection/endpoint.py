@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -44,8 +44,8 @@ class ServerEndpoint:
     resolver: Resolver = field(default_factory=SystemResolver, repr=False, compare=False)
     files_url: str = ""
     """The address below which a local server keeps files. Agents may fetch these although the address is private."""
-    wait_until_allowed: Callable[[], Awaitable[None]] | None = field(default=None, repr=False, compare=False)
-    """Waited for before each connection; None if agents may always connect. A worker may not without a lease."""
+    has_lease: Callable[[], bool] | None = field(default=None, repr=False, compare=False)
+    """A function that returns True while agents may connect; None if they always may. A worker may not without a lease."""
     has_forgery: bool = False
     """True if senders can be forged there, as on the embedded server."""
     context: ssl.SSLContext = field(init=False, repr=False, compare=False)
