@@ -30,10 +30,12 @@ from spade_coreason.contracts import CloudEvent
 from spade_coreason.exceptions import PeerFailedError, PeerParkedError, PeerRefusedError, ServerError
 from spade_coreason.memory import USAGE_EVENT
 from spade_coreason.runtime.upkeep.metrics import Outcome, Redelivery, RefusalReason
-from spade_coreason.storage import open_database
+from spade_coreason.storage import Database
 from spade_coreason.xmpp.servers.process import find_free_ports
 from tests.support.errors import ExpectedErrors
 from tests.support.hosting import RunningPlatform
+from tests.support.servers import prosody as prosody_server
+from tests.support.servers.requirements import require
 from tests.support.wait import TIMEOUT_S
 
 DESK, ECHO, CLOSED = "desk@localhost", "echo@localhost", "closed@localhost"
@@ -110,10 +112,12 @@ async def scrape_until(address: str, condition: Callable[[Scraped], bool]) -> Sc
 
 
 @asynccontextmanager
-async def run_measured(directory: Path, agents: Iterable[object] = AGENTS) -> AsyncIterator[tuple[RunningPlatform, str]]:
+async def run_measured(
+    directory: Path, agents: Iterable[object] = AGENTS, **settings: Any
+) -> AsyncIterator[tuple[RunningPlatform, str]]:
     """Run a platform with metrics at a free port, and yield their address too."""
     address = f"127.0.0.1:{find_free_ports(1)[0]}"
-    async with RunningPlatform.start(directory, list(agents), metrics={"listen": address}) as running:
+    async with RunningPlatform.start(directory, list(agents), metrics={"listen": address}, **settings) as running:
         yield running, address
 
 
@@ -306,6 +310,17 @@ async def test_requests_that_come_again_are_counted_also_after_a_restart(tmp_pat
         await scrape_until(address, lambda now: now("requests_total", agent=DESK, outcome="answered") == 1)
 
 
+@pytest.mark.prosody
+async def test_a_delivery_is_counted_once_the_server_has_acknowledged_it(tmp_path: Path) -> None:
+    require("Prosody", prosody_server.installed())
+    server = {"mode": "prosody"}
+    async with run_measured(tmp_path, server=server) as (_, address), AgentClient.guest(tmp_path / "data") as client:
+        await client.ask(ECHO, "hello")
+        delivered = await scrape_until(address, lambda now: now("delivery_seconds_count", agent=ECHO) == 1)
+        assert delivered("requests_total", agent=ECHO, outcome="answered") == 1
+        assert delivered("stanzas_unacknowledged", agent=ECHO) == delivered("stanzas_waiting", agent=ECHO) == 0
+
+
 @pytest.mark.embedded
 async def test_an_agent_with_a_process_of_its_own_is_counted_with_its_restarts(
     tmp_path: Path, expected_errors: ExpectedErrors
@@ -324,41 +339,33 @@ async def test_an_agent_with_a_process_of_its_own_is_counted_with_its_restarts(
         await scrape_until(address, lambda now: now("process_restarts_total", agent=ECHO) == 1)
 
 
-async def test_writes_that_fail_are_counted(tmp_path: Path) -> None:
-    database = await open_database(f"sqlite+aiosqlite:///{tmp_path}/platform.db")
-    try:
-        collector = MetricsCollector([], {}, database, StoredFigures(database), lambda: None)
+async def test_writes_that_fail_are_counted(database: Database) -> None:
+    collector = MetricsCollector([], {}, database, StoredFigures(database), lambda: None)
 
-        async def read() -> dict[str, float]:
-            families = await asyncio.to_thread(lambda: list(collector.collect()))
-            [commits] = [family for family in families if family.name == "spade_coreason_commits"]
-            return {sample.labels["outcome"]: sample.value for sample in commits.samples}
+    async def read() -> dict[str, float]:
+        families = await asyncio.to_thread(lambda: list(collector.collect()))
+        [commits] = [family for family in families if family.name == "spade_coreason_commits"]
+        return {sample.labels["outcome"]: sample.value for sample in commits.samples}
 
-        before = await read()
-        stored, failed = database.run(lambda connection: True), database.run(lambda connection: 1 // 0)
-        assert (await stored.wait(), await failed.wait()) == (True, False)
-        after = await read()
-        assert {outcome: after[outcome] - before[outcome] for outcome in after} == {"stored": 1, "failed": 1}
-    finally:
-        await database.close()
+    before = await read()
+    stored, failed = database.run(lambda connection: True), database.run(lambda connection: 1 // 0)
+    assert (await stored.wait(), await failed.wait()) == (True, False)
+    after = await read()
+    assert {outcome: after[outcome] - before[outcome] for outcome in after} == {"stored": 1, "failed": 1}
 
 
-async def test_what_is_stored_is_counted_again_when_that_is_due(tmp_path: Path) -> None:
-    database = await open_database(f"sqlite+aiosqlite:///{tmp_path}/platform.db")
-    try:
-        seldom, often = StoredFigures(database), StoredFigures(database, interval_s=0)
-        for figures in (seldom, often):
-            await asyncio.to_thread(figures.refresh)
-            assert figures.counts == ({}, {}, {}, {}, {})
-        columns = "id, agent, key, owner, root, request, digest, channel, message_ids, parked_at"
-        row = f"INSERT INTO parked_requests ({columns}) VALUES (1, '{DESK}', '', '', '', '', '', '', '[]', 0)"
-        await database.write(lambda connection: connection.exec_driver_sql(row))
-        while often.counts == seldom.counts:
-            await asyncio.to_thread(often.refresh)
-            await asyncio.to_thread(seldom.refresh)
-        assert often.counts == ({}, {}, {}, {}, {DESK: 1})
-    finally:
-        await database.close()
+async def test_what_is_stored_is_counted_again_when_that_is_due(database: Database) -> None:
+    seldom, often = StoredFigures(database), StoredFigures(database, interval_s=0)
+    for figures in (seldom, often):
+        await asyncio.to_thread(figures.refresh)
+        assert figures.counts == ({}, {}, {}, {}, {})
+    columns = "id, agent, key, owner, root, request, digest, channel, message_ids, parked_at"
+    row = f"INSERT INTO parked_requests ({columns}) VALUES (1, '{DESK}', '', '', '', '', '', '', '[]', 0)"
+    await database.write(lambda connection: connection.exec_driver_sql(row))
+    while often.counts == seldom.counts:
+        await asyncio.to_thread(often.refresh)
+        await asyncio.to_thread(seldom.refresh)
+    assert often.counts == ({}, {}, {}, {}, {DESK: 1})
 
 
 @pytest.mark.embedded
@@ -411,18 +418,14 @@ def read_single_values(collector: MetricsCollector) -> dict[str, float]:
     return {family.name: family.samples[0].value for family in collector.collect()}
 
 
-async def test_the_lease_of_a_worker_is_shown_if_there_is_one(tmp_path: Path) -> None:
-    database = await open_database(f"sqlite+aiosqlite:///{tmp_path}/platform.db")
-    try:
-        stored = StoredFigures(database)
-        alone = MetricsCollector([], {}, database, stored, lambda: None)
-        worker = MetricsCollector([], {}, database, stored, lambda: None, lambda: LeaseFigures(4.5, 3, 2))
-        values = [await asyncio.to_thread(read_single_values, each) for each in (alone, worker)]
-        names = ("spade_coreason_lease_seconds_left", "spade_coreason_agents_owned", "spade_coreason_takeovers")
-        assert [values[0].get(name) for name in names] == [None, None, None]
-        assert [values[1].get(name) for name in names] == [4.5, 3, 2]
-    finally:
-        await database.close()
+async def test_the_lease_of_a_worker_is_shown_if_there_is_one(database: Database) -> None:
+    stored = StoredFigures(database)
+    alone = MetricsCollector([], {}, database, stored, lambda: None)
+    worker = MetricsCollector([], {}, database, stored, lambda: None, lambda: LeaseFigures(4.5, 3, 2))
+    values = [await asyncio.to_thread(read_single_values, each) for each in (alone, worker)]
+    names = ("spade_coreason_lease_seconds_left", "spade_coreason_agents_owned", "spade_coreason_takeovers")
+    assert [values[0].get(name) for name in names] == [None, None, None]
+    assert [values[1].get(name) for name in names] == [4.5, 3, 2]
 
 
 def test_the_page_explains_each_value_of_a_label() -> None:
