@@ -107,7 +107,7 @@ class DataDirectoryInUseError(ConfigError):
 
 
 class ServerError(CoReasonError):
-    """A local XMPP server or the HTTP server did not start, or ended unexpectedly."""
+    """A local XMPP server or an HTTP server (doors, metrics) did not start, or ended unexpectedly."""
 
     exit_code = 4
 

@@ -48,6 +48,8 @@ def print_platform(platform: Platform) -> None:
     print_line(paint("XMPP server", "bold"), f"  {platform.server_description}")
     if platform.web_status is not None:
         print_line(paint("Doors", "bold"), f"        {platform.web_status}")
+    if platform.settings.metrics is not None:
+        print_line(paint("Metrics", "bold"), f"      {platform.settings.metrics.url}")
     if platform.agent_descriptions:
         print_agents(platform.agent_descriptions)
     sys.stdout.flush()
