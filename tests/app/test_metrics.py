@@ -18,7 +18,8 @@ from typing import Any, get_args
 from uuid import uuid4
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from spade_coreason import AgentClient, AgentDefinition, AgentRequest, Platform, Response, Session, load_settings
 from spade_coreason.app.metrics import definitions
@@ -39,6 +40,7 @@ from tests.support.servers.requirements import require
 from tests.support.wait import TIMEOUT_S
 
 DESK, ECHO, CLOSED = "desk@localhost", "echo@localhost", "closed@localhost"
+OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 ECHO_AGENT = "spade_coreason.agents.echo:EchoAgent"
 AGENTS: list[dict[str, Any]] = [
     {"jid": DESK, "agent": "tests.app.test_metrics:Desk"},
@@ -82,7 +84,7 @@ class Scraped:
     """The values of a scrape."""
 
     def __init__(self, text: str) -> None:
-        self.families = {family.name: family for family in text_string_to_metric_families(text)}
+        self.families = {family.name: family for family in parse_text(text)}
         self._values = {
             (sample.name.removeprefix("spade_coreason_"), frozenset(sample.labels.items())): sample.value
             for family in self.families.values()
@@ -95,8 +97,9 @@ class Scraped:
         return self._values.get((name, frozenset(labels.items())))
 
 
-def fetch(address: str, query: str = "") -> str:
-    with urllib.request.urlopen(f"http://{address}/metrics{query}", timeout=TIMEOUT_S) as reply:
+def fetch(address: str, query: str = "", accept: str = "text/plain") -> str:
+    request = urllib.request.Request(f"http://{address}/metrics{query}", headers={"Accept": accept})
+    with urllib.request.urlopen(request, timeout=TIMEOUT_S) as reply:
         return str(reply.read().decode())
 
 
@@ -248,6 +251,22 @@ async def test_a_scrape_can_ask_for_some_metrics_by_name(tmp_path: Path) -> None
         text = await asyncio.to_thread(fetch, address, "?name[]=spade_coreason_info&name[]=spade_coreason_sessions_total")
         assert set(Scraped(text).families) == {"spade_coreason_info", "spade_coreason_sessions"}
         assert "process_cpu_seconds" in (await scrape(address)).families
+
+
+@pytest.mark.embedded
+async def test_prometheus_reads_the_same_as_openmetrics(tmp_path: Path) -> None:
+    async with run_measured(tmp_path) as (_, address), AgentClient.guest(tmp_path / "data") as client:
+        await client.ask(ECHO, "hello")
+        await scrape(address)  # what is stored is counted now, and not again
+        texts = [await asyncio.to_thread(fetch, address, accept=accept) for accept in ("text/plain", OPENMETRICS)]
+        assert texts[1].endswith("# EOF\n")
+        found = [list(parse(text)) for parse, text in zip((parse_text, parse_openmetrics), texts, strict=True)]
+        plain, open_metrics = (
+            {sample.name for family in families for sample in family.samples if not sample.name.startswith("process_")}
+            for families in found
+        )
+        assert plain == open_metrics
+        assert {f"spade_coreason_request_seconds{suffix}" for suffix in ("_bucket", "_count", "_sum")} <= open_metrics
 
 
 @pytest.mark.embedded
