@@ -23,9 +23,6 @@ class MetricDefinition:
         return f"{self.name}_total" if self.kind == "counter" else self.name
 
 
-_AGENT = ("agent",)
-
-
 def _counter(name: str, meaning: str, *labels: str) -> MetricDefinition:
     return MetricDefinition(f"spade_coreason_{name}", "counter", meaning, labels)
 
@@ -76,7 +73,10 @@ NOTIFICATIONS = _gauge(
 SCHEDULES = _gauge("schedules", "Schedules, by state", "agent", "state")
 QUESTIONS = _gauge("questions_open", "Questions to people that have no answer", "agent")
 PARKED = _gauge("requests_parked", "Requests that wait for the answer of a person", "agent")
-STORED_COUNTS_AGE = _gauge("stored_counts_age_seconds", "Seconds since the database was last asked for the five numbers above")
+STORED_COUNTS_AGE = _gauge(
+    "stored_counts_age_seconds",
+    "Seconds since the database was asked for conversations, notifications, schedules, questions and parked requests",
+)
 
 COMMITS = _counter("commits", "Writes to the database, by outcome", "outcome")
 TRANSACTIONS = _counter("transactions", "Transactions that wrote to the database; one has the writes of several turns")
