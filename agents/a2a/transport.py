@@ -8,6 +8,7 @@ import httpx
 
 from spade_coreason.domain.environment.https_trust import HttpsTrust
 from spade_coreason.domain.environment.proxies import find_proxy
+from spade_coreason.domain.observability.tracing import TURN_TRACE
 from spade_coreason.domain.texts.translation import translate
 from spade_coreason.exceptions import FetchError
 from spade_coreason.runtime.url_policy import UrlPolicy, parse_literal
@@ -47,6 +48,8 @@ class PolicyTransport(httpx.AsyncBaseTransport):  # type: ignore[misc]  # httpx 
             raise FetchError(url, "its host can be read in two ways")
         if origin_of(url) == self._options.origin:
             request.headers.update(self._headers)
+            if (trace := TURN_TRACE.get()) is not None and (traceparent := trace.turn_span.traceparent):
+                request.headers["traceparent"] = traceparent
         if (proxy := find_proxy(url)) is not None:
             if host != self._options.origin[1]:
                 raise FetchError(url, f"through a proxy only {self._options.origin[1]} is asked")

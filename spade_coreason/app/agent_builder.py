@@ -49,6 +49,7 @@ from .factories import (
     build_room_configs,
     build_summariser,
     build_token_counter,
+    build_tracing,
     load_avatar,
 )
 
@@ -83,6 +84,7 @@ class AgentBuilder:
         self._channels_of_agents: dict[str, Mapping[str, Channel]] = {}
         """The channels beside XMPP, by bare JID and name. An agent that is built again has the same."""
         self.embedder = build_embedder(settings)
+        self._tracing = build_tracing(settings)
         self._memories: dict[str, AgentInteractionMemory] = {}
         self._isolated_agents: dict[str, IsolatedAgent] = {}
         self._upload_warnings: defaultdict[str, UploadWarnings] = defaultdict(UploadWarnings)
@@ -182,6 +184,7 @@ class AgentBuilder:
             count_tokens=build_token_counter(memory, project, f"{place}.memory.tokenizer"),
             interceptors=self._build_interceptors(place, settings),
             crash_guard=self._crash_guard,
+            tracing=self._tracing,
         )
         self._admit_callers(jid, runtime.gateway.access_requests)
         return runtime

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast, get_args
@@ -26,6 +27,7 @@ from ..domain.avatar import Avatar, read_avatar
 from ..domain.conversation import Rules
 from ..domain.initiative.notifications import NotificationPolicy, QuietHours
 from ..domain.jid import bare_jid, local_part
+from ..domain.observability.tracing import Tracing
 from ..domain.policy import Keep, MemoryLimits, Policy, Retention
 from ..domain.questions import ApprovalPolicy
 from ..domain.rooms import RoomConfig
@@ -44,6 +46,8 @@ from ..memory import (
     guard_counter,
 )
 from ..runtime import FanOutLimit, PeerOptions, PlatformDirectory
+
+log = logging.getLogger(__name__)
 
 _FORGERY = (
     "approvals are refused on the embedded server, where senders can be forged; install Prosody (`apt install prosody`), or"
@@ -118,6 +122,19 @@ def build_peer_options(
         settings.peers.topics,
         is_directory=agent.directory,
     )
+
+
+def build_tracing(settings: Settings) -> Tracing | None:
+    """Build the traces of the platform. OpenTelemetry is imported here, and not without `tracing.enabled`."""
+    if not settings.tracing.enabled:
+        return None
+    from ..runtime import OpenTelemetryTracing
+
+    tracing = OpenTelemetryTracing(takes_texts=settings.tracing.texts)
+    if not tracing.has_sdk:
+        remedy = "start with opentelemetry-instrument, or set a tracer provider before the platform starts"
+        log.warning("tracing is on, but there is no SDK that records spans; %s", remedy)
+    return tracing
 
 
 def build_access_policy(settings: Settings, agent: AgentSettings) -> AccessPolicy:

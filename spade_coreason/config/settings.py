@@ -541,6 +541,15 @@ class PeerSettings(Section):
     """
 
 
+class TracingSettings(Section):
+    """The traces of requests by OpenTelemetry. They need the extra `otel`, and an SDK of your choice."""
+
+    enabled: bool = False
+    """Make a span for each turn, model call, tool call, request to another agent, commit and delivery."""
+    texts: bool = False
+    """Put into the spans what people, agents and models wrote: payloads, messages, arguments and results of tools."""
+
+
 class WebTlsSettings(Section):
     """The certificate with which the HTTP server proves who it is. Then its address begins with `https://`."""
 
@@ -799,6 +808,7 @@ class Settings(Section):
     web: WebSettings | None = None
     workers: WorkerSettings = WorkerSettings()
     metrics: MetricsSettings | None = None
+    tracing: TracingSettings = TracingSettings()
     interceptors: tuple[ImportName, ...] = ()
     """The interceptors of all agents, as `module:attribute`, in their order: classes, functions that make one, or instances."""
     agents: tuple[AgentSettings, ...] = ()

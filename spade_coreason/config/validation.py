@@ -25,8 +25,14 @@ from .settings import AccessSettings, AgentSettings, QuotaSettings, Settings, We
 LOCAL_DOMAIN = "localhost"
 
 _MESSAGES = {**MESSAGES, "missing": "is missing; every agent needs it"}
-_EXTRAS = {"web": ("starlette", "uvicorn"), "a2a": ("a2a",), "mcp": ("mcp",), "metrics": ("prometheus_client",)}
-"""The extras that doors and metrics need, and the modules that each brings."""
+_EXTRAS = {
+    "web": ("starlette", "uvicorn"),
+    "a2a": ("a2a",),
+    "mcp": ("mcp",),
+    "metrics": ("prometheus_client",),
+    "otel": ("opentelemetry",),
+}
+"""The extras that doors, metrics and traces need, and the modules that each brings."""
 SECRET = re.compile(r"\b(password|options|url)\b")
 
 
@@ -156,6 +162,8 @@ def find_problems(settings: Settings, *, logs_in: bool) -> Iterator[tuple[KeyPat
             yield ("metrics",), problem
         if settings.web is not None and settings.metrics.address == (settings.web.host, settings.web.port):
             yield ("metrics", "listen"), f"{settings.metrics.listen} is the address of web; choose another port"
+    if settings.tracing.enabled and (problem := _find_missing_extra("otel")):
+        yield ("tracing", "enabled"), problem
     all_access = (settings.access, *(agent.access for agent in settings.agents))
     yield from _find_unknown_groups(settings.quotas, ("quotas",), *all_access)
     first: dict[str, int] = {}

@@ -231,6 +231,8 @@ class RequestContext(NamedTuple):
     """True if the sender wants the thoughts of the agent among the events."""
     hides_person: bool = False
     """True if the person behind it is not known: an agent that is not trusted passed the request on, or one that hides them."""
+    traceparent: str = ""
+    """The span that the request belongs to (W3C Trace Context), as its sender gives it; then that of its receipt here."""
 
 
 NO_CONTEXT = RequestContext()
@@ -413,6 +415,8 @@ class InboundRequest:
             fields["metadata"] = dict(self.metadata)
         if self.kind.is_program or self.kind.is_due:
             fields |= self._program_fields()
+        elif self.context is not NO_CONTEXT and self.context.traceparent:
+            fields["traceparent"] = self.context.traceparent
         if self.uses_chat_states:
             fields["uses_chat_states"] = True
         if self.uses_replies:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 
 from ..domain.callers import person_below
+
+TRACEPARENT: ContextVar[str] = ContextVar("traceparent", default="")
+"""The header `traceparent` of the HTTP request that this task answers; "" without one."""
 
 
 @dataclass(frozen=True, slots=True)

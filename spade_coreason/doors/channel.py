@@ -29,7 +29,7 @@ from ..runtime import (
     ReplyEncoder,
     RequestState,
 )
-from .caller import Caller
+from .caller import TRACEPARENT, Caller
 
 if TYPE_CHECKING:
     from ..storage import Commit
@@ -272,7 +272,7 @@ class DoorChannel(Channel):
             root_request_id=request.root_request_id if request is not None else None,
             parent_request_id=request.parent_request_id if request is not None else None,
             capabilities=request.capabilities if request is not None else None,
-            context=_CONTEXT,
+            context=_CONTEXT if not (traceparent := TRACEPARENT.get()) else _CONTEXT._replace(traceparent=traceparent),
             owner=reply.caller.address,
             account=reply.caller.account,
         )

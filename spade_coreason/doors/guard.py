@@ -15,8 +15,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ..config import WebSettings
 from ..domain.environment.loopback import is_loopback
+from ..domain.observability.tracing import read_traceparent
 from ..domain.texts.error_chain import describe_error_chain
 from .addresses import LOOPBACK_NAMES, Proxies, group_address, origin_of, parse_address, split_host
+from .caller import TRACEPARENT
 from .errors import HttpError, make_error_response, path_of
 from .limits import HttpLimits, check_request
 
@@ -78,6 +80,8 @@ class RequestGuard:
         if is_proxied:
             self._read_forwarding(scope)
         scope["headers"] = [(name, value) for name, value in scope["headers"] if name not in _FORWARDING_HEADERS]
+        if given := [value for name, value in scope["headers"] if name == b"traceparent"]:
+            TRACEPARENT.set(read_traceparent(given[0].decode("latin-1")) if len(given) == 1 else "")
         path = path_of(scope)
         if not path.startswith("/") or not path.isprintable():
             raise HttpError(400, "the path is not one of this server; it begins with a slash, and has no control characters")

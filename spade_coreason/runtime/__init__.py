@@ -35,6 +35,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "initiative.people": ["People"],
         "intake.gateway": ["InboundGateway"],
         "upkeep.garbage_collection": ["tune_gc"],
+        "observability.opentelemetry": ["OpenTelemetryTracing"],
         "peers.open_requests": ["OpenRequests"],
         "peers.peer_answers": ["PeerAnswer", "PeerEvent", "collect_answer"],
         "peers.peers": [

@@ -70,6 +70,9 @@ from .isolation.description import (
     Isolation as Isolation,
     IsolationTimings as IsolationTimings,
 )
+from .observability.opentelemetry import (
+    OpenTelemetryTracing as OpenTelemetryTracing,
+)
 from .peers.directory import (
     PlatformDirectory as PlatformDirectory,
 )

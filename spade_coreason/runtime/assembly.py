@@ -16,6 +16,8 @@ from ..contracts import Agent, AgentDefinition, Interceptor
 from ..contracts.base import utc_now
 from ..domain.access import AccessPolicy
 from ..domain.channel_kinds import DEFAULT_CHANNEL, SCHEDULE_CHANNEL
+from ..domain.observability.tracing import Tracing
+from ..domain.observability.turn_log import names_turns
 from ..domain.policy import Policy
 from ..memory import (
     AgentInteractionMemory,
@@ -61,6 +63,7 @@ from .intake.request_intake import RequestIntake
 from .intake.revocation import AccessRevocation
 from .languages import PersonLanguages
 from .live_erasure import LiveErasure
+from .observability.turns import HandleRequest, TracedIntake, name_turns_in_log, trace_turns
 from .peers.open_requests import OpenRequests
 from .peers.peers import PeerOptions, Peers
 from .questions.desk import QuestionDesk
@@ -152,13 +155,15 @@ class AgentParts:
         count_tokens: TokenCounter | None = None,
         interceptors: Sequence[Interceptor] = (),
         crash_guard: CrashGuard | None = None,
+        tracing: Tracing | None = None,
     ) -> AgentRuntime:
         """Build the runner, the intake and the gateway of an agent.
 
         `access` decides who may talk to it. `policy` has its limits and timeouts. `on_conversation_end` are called with the
         conversation id and the final state when an episode ends; a method of the agent of this name is called last.
         `summariser` and `count_tokens` are parts of the memory strategy. `interceptors` decide on new requests, and run around
-        `assist`, in their order. `crash_guard` is the one of the process.
+        `assist`, in their order. `crash_guard` is the one of the process. `tracing` makes the traces, if
+        there are any.
         """
         policy, crash_guard = policy or Policy(), crash_guard or CrashGuard(RunningRequests())
         repository, network, clock = self.repository, self.network, self.clock
@@ -234,10 +239,17 @@ class AgentParts:
 
         # The way of a request
         repeated = RepeatedRequests(repository, mailboxes, outbox, metrics, clock)
-        intake = RequestIntake(repository, mailboxes, admission, executor, repeated, outbox, languages, clock)
+        intake_type = RequestIntake if tracing is None else TracedIntake
+        intake = intake_type(repository, mailboxes, admission, executor, repeated, outbox, languages, clock)
         revocation = AccessRevocation(self.jid, access_requests, mailboxes, outbox)
         handler = RequestHandler(services, languages, loader, executor, intake, repeated, revocation)
-        workers = MailboxWorkers(mailboxes, quota_limit, crash_guard, handler.handle)
+        handle: HandleRequest = handler.handle
+        if tracing is not None and isinstance(intake, TracedIntake):
+            intake.tracing, outbox.is_traced = tracing, True
+            handle = trace_turns(handle, self.jid, tracing)
+        if names_turns():
+            handle = name_turns_in_log(handle, self.jid)
+        workers = MailboxWorkers(mailboxes, quota_limit, crash_guard, handle)
         reactions = ReceivedReactions(agent, repository, mailboxes, policy.assist_timeout_s)
         gateway = InboundGateway(
             intake, reactions, self.open_requests, access_requests, network, self.peer_options, self.known_people

@@ -8,7 +8,10 @@ import random
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from typing import Protocol
+from urllib.parse import urlsplit
 
+from ...domain.observability import spans
+from ...domain.observability.tracing import TURN_TRACE, AttributeValue
 from ...domain.texts.model_text import ThoughtSplitter
 from ...domain.texts.translation import N_
 from ...exceptions import ModelError
@@ -99,6 +102,16 @@ class ModelWithFallback:
                 pause_s *= 4
 
     async def _complete_once(self, name: str, request: CompletionRequest, listener: CompletionListener) -> Completion:
+        if (trace := TURN_TRACE.get()) is None:
+            return await self._receive(name, request, listener)
+        with trace.run(f"{spans.CHAT} {name}", "client", _describe_call(name, self._client.url)) as span:
+            span.set_text(spans.INPUT_MESSAGES, lambda: request.messages)
+            completion = await self._receive(name, request, listener)
+            span.set(_describe_completion(completion))
+            span.set_text(spans.OUTPUT_MESSAGES, completion.dump)
+            return completion
+
+    async def _receive(self, name: str, request: CompletionRequest, listener: CompletionListener) -> Completion:
         thoughts = ThoughtSplitter(is_unopened=self._client.endpoint.unopened_thinking)
         completion = Completion(name, thoughts=thoughts)
         listener.start()
@@ -132,3 +145,24 @@ class ModelWithFallback:
         if text:
             await listener.on_text(text[: self._max_characters])
         return completion
+
+
+def _describe_call(model: str, url: str) -> dict[str, AttributeValue]:
+    """Return the attributes of the span of a call, which are known before it."""
+    server = urlsplit(url)
+    attributes: dict[str, AttributeValue] = {spans.OPERATION: spans.CHAT, spans.PROVIDER: spans.OPENAI, spans.MODEL: model}
+    if server.hostname:
+        attributes[spans.SERVER] = server.hostname
+        attributes[spans.PORT] = server.port or (443 if server.scheme == "https" else 80)
+    return attributes
+
+
+def _describe_completion(completion: Completion) -> dict[str, AttributeValue]:
+    """Return the attributes of the span of a call, which are known after it."""
+    attributes: dict[str, AttributeValue] = {}
+    if completion.finish_reason is not None:
+        attributes[spans.FINISH_REASONS] = [completion.finish_reason]
+    for name, field in ((spans.INPUT_TOKENS, "prompt_tokens"), (spans.OUTPUT_TOKENS, "completion_tokens")):
+        if field in completion.usage:
+            attributes[name] = completion.usage[field]
+    return attributes

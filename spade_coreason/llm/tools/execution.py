@@ -13,6 +13,8 @@ from pydantic_core import to_json
 
 from ...concurrency import DeadlineExceededError, run_with_timeout
 from ...contracts import ResponseHandler, SessionHandle
+from ...domain.observability import spans
+from ...domain.observability.tracing import TURN_TRACE, TurnTrace
 from ...domain.texts.text import replace_lone_surrogates
 from ...domain.texts.translation import translate
 from ...exceptions import CoReasonError, StepUncertainError, StoreError
@@ -88,8 +90,10 @@ class Toolbox:
                 text, is_good = f"error: not called; {self._limits.calls} calls at once is the limit", False
             elif decision:
                 text, is_good = decision, False
-            else:
+            elif (trace := TURN_TRACE.get()) is None:
                 text, is_good = await self._call(call, idempotency_key)
+            else:
+                text, is_good = await self._call_in_span(trace, call, idempotency_key)
             await on_call(call.name, is_good)
             return cast(str, replace_lone_surrogates(text))
 
@@ -106,6 +110,17 @@ class Toolbox:
                 " again. Tell the person so; do not call it again before a person has looked"
             )
         return "error: it was called, and its result was too large to be kept" if result is None else result
+
+    async def _call_in_span(self, trace: TurnTrace, call: ToolCall, idempotency_key: str) -> tuple[str, bool]:
+        name = call.name if call.name in self._tools else _UNKNOWN_TOOL  # the model's own words
+        attributes = {spans.OPERATION: spans.EXECUTE_TOOL, spans.TOOL: name, spans.TOOL_CALL: call.id}
+        with trace.run(f"{spans.EXECUTE_TOOL} {name}", "internal", attributes) as span:
+            span.set_text(spans.TOOL_ARGUMENTS, lambda: call.arguments)
+            text, is_good = await self._call(call, idempotency_key)
+            span.set_text(spans.TOOL_RESULT, lambda: text)
+            if not is_good:
+                span.fail("tool_error")
+            return text, is_good
 
     async def _call(self, call: ToolCall, idempotency_key: str) -> tuple[str, bool]:
         if call.refusal:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ...concurrency import TokenBucket
+from ...domain.observability.tracing import TURN_TRACE, TurnTrace
 from ...domain.texts.terminal_text import escape_label
 from ...exceptions import AgentProcessError, ConfigError
 from .calls import ChildCalls
@@ -220,8 +221,9 @@ class AgentProcess:
             self.answer(call_id, None, RuntimeError(f"{_MAX_CALLS:,} calls are already waiting for an answer"))
             return
         turn = self._turns[turn_id] if turn_id else None
+        trace = None if turn is None else turn.trace
         work = self._calls.start(name, args, turn, partial(self._send_event, call_id))
-        self._tasks[call_id] = asyncio.create_task(self._answer(call_id, work))
+        self._tasks[call_id] = asyncio.create_task(self._answer(call_id, work, trace))
 
     def _put(self, turn_id: int, size: int, name: str, args: list[Any], call_id: int | None) -> None:
         self._unacknowledged_bytes += size
@@ -229,7 +231,9 @@ class AgentProcess:
             raise ProtocolError("more than it may before the platform has acknowledged it")
         self._turns[turn_id].put(name, args, size, call_id)
 
-    async def _answer(self, call_id: int, work: Awaitable[object]) -> None:
+    async def _answer(self, call_id: int, work: Awaitable[object], trace: TurnTrace | None) -> None:
+        if trace is not None:
+            TURN_TRACE.set(trace)
         try:
             self.answer(call_id, await work, None)
         except asyncio.CancelledError:
@@ -285,7 +289,7 @@ class AgentProcess:
         if self._dropped_records:
             text += f" ({self._dropped_records:,} records before this one were dropped)"
             self._dropped_records = 0
-        logging.getLogger(name[:200]).log(int(level), "%s", text[:_MAX_LOG_TEXT])
+        logging.getLogger(name[:200]).log(int(level), "%s", text[:_MAX_LOG_TEXT], extra={"agent": self._jid})
 
     _handlers: ClassVar[dict[str, Callable[..., None]]] = {
         "do": _on_do,

@@ -44,7 +44,7 @@ from ..peers.capability_requests import CapabilityRequests
 from ..peers.peer_answers import PeerEvent
 from ..peers.peers import CURRENT_REQUEST, Peers, to_request
 from ..turns.response import check_choices, check_text, check_thought
-from ..turns.steps import DurableStep, hash_arguments, run_step
+from ..turns.steps import CURRENT_JOURNAL, DurableStep, hash_arguments, run_step
 from .description import ORIGIN_METADATA, REQUEST_FIELDS, dump_when
 from .errors import load_error
 from .frames import MAX_FRAME_BYTES, WINDOW_BYTES, Message, encode_message
@@ -175,6 +175,11 @@ class ForwardedSession:
         found = {scope: Variables(scope, "", texts) for scope, texts in (values or {}).items()}
         conversation, shared = (found.get(scope) or Variables(scope, "", {}) for scope in ("conversation", "agent"))
         self.changes = SessionChanges(conversation, found.get("person"), shared)
+
+    @property
+    def turn_id(self) -> int:
+        """The id of the turn."""
+        return self._turn.id
 
     @property
     def session_id(self) -> str:
@@ -439,6 +444,7 @@ class ForwardedPeers(Peers):
                 timeout,
                 _origin(),
                 {"thoughts": thoughts, "separate": separate},
+                turn=_turn_id(),
                 on_event=lambda kind, data: arrivals.put_nowait(PeerEvent(kind, data)),
             )
         )
@@ -453,13 +459,19 @@ class ForwardedPeers(Peers):
 
     async def tell(self, jid: str, request: AgentRequest | Mapping[str, Any] | str) -> None:
         """Send a request without waiting."""
-        await self._connection.call("peers.tell", jid, to_request(request), _origin())
+        await self._connection.call("peers.tell", jid, to_request(request), _origin(), turn=_turn_id())
 
 
 def _origin() -> dict[str, Any] | None:
     """Return the metadata that tell where the request of this task comes from; None outside of a turn."""
     current = CURRENT_REQUEST.get()
     return None if current is None else {key: current.metadata[key] for key in ORIGIN_METADATA if key in current.metadata}
+
+
+def _turn_id() -> int:
+    """Return the id of the turn of this task, in whose trace its requests are; 0 outside of one."""
+    session = CURRENT_JOURNAL.get()
+    return session.turn_id if isinstance(session, ForwardedSession) and not session.is_closed else 0
 
 
 class ForwardedNotifier:

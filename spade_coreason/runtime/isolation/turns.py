@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple, Protocol
 
 from ...contracts import AgentRequest, CloudEvent, Response, Session, Stream, read_graph_event
+from ...domain.observability.tracing import TURN_TRACE
 from ..turns.response import TurnResponse
 from ..turns.steps import DurableStep, JournalAccess
 from .frames import WINDOW_BYTES, Message, ProtocolError
@@ -76,6 +77,7 @@ class OpenTurn:
         self.session = session
         self.response = response
         self.journal = journal
+        self.trace = TURN_TRACE.get()
         self.steps: dict[tuple[str, int], DurableStep] = {}
         """The durable steps that the process has begun and not finished."""
         self.is_abandoned = False

@@ -6,8 +6,8 @@ import asyncio
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, aclosing, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from itertools import count
@@ -30,6 +30,8 @@ from ...domain.messages import (
     ROOT_SENDER,
     RequestContext,
 )
+from ...domain.observability import spans
+from ...domain.observability.tracing import TURN_TRACE, TurnTrace
 from ...domain.policy import REQUESTS_PER_ROOT
 from ...exceptions import (
     AnswerTooLongError,
@@ -342,18 +344,19 @@ class Peers:
                 async for _, event in pairs:
                     yield event
             return
-        message, timeout = self._prepare_request(jid, child, timeout, thoughts=thoughts, separate=separate)
-        request_id, send = str(child.request_id), self._sender.send
-        has_ended = False
-        try:
-            async with aclosing(self._requests.events(jid, request_id, timeout, lambda: send([message]))) as events:
-                async for event in events:
-                    has_ended = event.type in FINAL_EVENTS
-                    yield event
-        except (asyncio.CancelledError, GeneratorExit, PeerTimeoutError, AnswerTooLongError):
-            if not has_ended and not self._requests.is_stopping():
-                send([self._sender.encode_retraction(jid, request_id)])  # so that the peer stops its turn
-            raise
+        with _open_span(spans.ASK, jid, child) as traceparent:
+            message, timeout = self._prepare_request(jid, child, timeout, traceparent, thoughts=thoughts, separate=separate)
+            request_id, send = str(child.request_id), self._sender.send
+            has_ended = False
+            try:
+                async with aclosing(self._requests.events(jid, request_id, timeout, lambda: send([message]))) as events:
+                    async for event in events:
+                        has_ended = event.type in FINAL_EVENTS
+                        yield event
+            except (asyncio.CancelledError, GeneratorExit, PeerTimeoutError, AnswerTooLongError):
+                if not has_ended and not self._requests.is_stopping():
+                    send([self._sender.encode_retraction(jid, request_id)])  # so that the peer stops its turn
+                raise
 
     async def tell(self, jid: str, request: AgentRequest | Mapping[str, Any] | str) -> None:
         """Send a request to the agent `jid` without waiting. Its reply is dropped.
@@ -365,7 +368,8 @@ class Peers:
         if self._people is not None and (noun := await self._people.describe(jid)) is not None:
             problem = f"was not notified: this is the address of {noun}, and agents cannot write to {noun} first"
             raise PeerError(bare_jid(jid), f"{problem}; answer with `response` in a turn")
-        self._sender.send([self._prepare_request(jid, child)[0]])
+        with _open_span(spans.TELL, jid, child) as traceparent:
+            self._sender.send([self._prepare_request(jid, child, traceparent=traceparent)[0]])
 
     async def publish(
         self, topic: str, payload: Mapping[str, Any], timeout: float = 30.0, *, request_id: UUID | None = None
@@ -413,6 +417,7 @@ class Peers:
         jid: str,
         request: AgentRequest,
         timeout: float | None = None,
+        traceparent: str = "",
         *,
         thoughts: bool = False,
         separate: bool = False,
@@ -451,10 +456,36 @@ class Peers:
                 root_sender = HIDDEN_PERSON  # else the peer would take this agent for the person
             elif jid not in self._trusted_agents:
                 root_sender = ""
-        context = RequestContext(metadata.get("hops", 0) + 1, root_sender, chain, deadline, True, thoughts)
+        hops = metadata.get("hops", 0) + 1
+        context = RequestContext(hops, root_sender, chain, deadline, True, thoughts, traceparent=traceparent)
         thread = derive_thread(request.session_id, f"{peer} {request.request_id}" if separate else peer)
         reads_batches = self._requests.reads_batches(jid)
         return self._sender.encode_request(jid, request, thread, context, reads_batches=reads_batches), time_s
+
+
+_NO_SPAN = nullcontext("")
+
+
+def _open_span(name: str, jid: str, request: AgentRequest) -> AbstractContextManager[str]:
+    """Return a context manager with a span around a request to an agent. It gives its `traceparent`; "" without tracing."""
+    trace = TURN_TRACE.get()
+    return _NO_SPAN if trace is None else _run_span(trace, name, bare_jid(jid), request)
+
+
+@contextmanager
+def _run_span(trace: TurnTrace, name: str, peer: str, request: AgentRequest) -> Iterator[str]:
+    # It is never the current span: an asynchronous generator shares the context with the task that reads it.
+    span = trace.begin(f"{name} {peer}", "client", {spans.PEER: peer, spans.REQUEST: str(request.request_id)})
+    span.set_text(spans.PAYLOAD, lambda: request.payload)
+    try:
+        yield span.traceparent
+    except GeneratorExit:  # nobody reads further events
+        raise
+    except BaseException as error:
+        span.fail(type(error).__name__)
+        raise
+    finally:
+        span.end()
 
 
 async def _end_step(step: DurableStep | None, jid: str, events: Sequence[PeerEvent]) -> None:

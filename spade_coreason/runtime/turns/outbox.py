@@ -12,6 +12,8 @@ from pydantic_core import from_json
 from ...concurrency import RateLimiter
 from ...domain.jid import bare_jid
 from ...domain.messages import Failed, InboundRequest, Refused, TurnEvent
+from ...domain.observability.spans import DELIVER
+from ...domain.observability.tracing import TURN_TRACE, TurnTrace
 from ...storage import Inbox
 from ..channels import Channel, OutboundMessage, encode_reply
 from ..upkeep.metrics import Metrics
@@ -25,6 +27,8 @@ class Outbox:
         """The channels of the agent, by name."""
         self._inbox = inbox
         self._metrics = metrics
+        self.is_traced = False
+        """True if deliveries have spans in the traces of their turns."""
         self._rate_limiter = RateLimiter()
         self._unsent: list[tuple[str, int, list[OutboundMessage]]] = []
         self.late_replies: dict[str, OutboundMessage] = {}
@@ -80,16 +84,23 @@ class Outbox:
 
     def close_when_acknowledged(self, inbox_row: int, last: OutboundMessage | None) -> None:
         """Close a request whose whole reply was sent, once its last message is acknowledged."""
-        if last is None or last.is_acknowledged:
+        if last is None:
             self._inbox.close(inbox_row)
+            return
+        close = self._make_closing(inbox_row)
+        if last.is_acknowledged:
+            close()
         else:
-            last.on_acknowledged = self._make_closing(inbox_row)
+            last.on_acknowledged = close
 
     def _make_closing(self, inbox_row: int) -> Callable[[], None]:
         """Return the function that closes a request when the server has its whole reply, which is sent now."""
-        if self._metrics.latencies is None:
-            return partial(self._inbox.close, inbox_row)
-        return partial(self._close_measured, inbox_row, self._metrics.now())
+        close: Callable[[], None] = partial(self._inbox.close, inbox_row)
+        if self._metrics.latencies is not None:
+            close = partial(self._close_measured, inbox_row, self._metrics.now())
+        if self.is_traced and (trace := TURN_TRACE.get()) is not None:
+            close = _trace_delivery(trace, close)
+        return close
 
     def _close_measured(self, inbox_row: int, sent_at_s: float) -> None:
         self._metrics.record_delivery(sent_at_s)
@@ -108,3 +119,14 @@ class Outbox:
                 self._inbox.close(inbox_row)
                 continue
             self.send_final(channel_name, inbox_row, messages)
+
+
+def _trace_delivery(trace: TurnTrace, close: Callable[[], None]) -> Callable[[], None]:
+    """Begin the span of a delivery. Return a function that closes the request with `close`, and ends the span."""
+    span = trace.begin(DELIVER, "producer", {})
+
+    def close_and_end() -> None:
+        close()
+        span.end()
+
+    return close_and_end

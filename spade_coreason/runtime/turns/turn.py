@@ -30,6 +30,8 @@ from ...domain.messages import (
     Parked,
     TurnEvent,
 )
+from ...domain.observability import spans
+from ...domain.observability.tracing import TURN_TRACE, TurnTrace
 from ...domain.texts.text import replace_lone_surrogates
 from ...domain.texts.translation import N_, translate
 from ...exceptions import StoreError, describe_for_log
@@ -245,6 +247,8 @@ class Turn:
         if (reported_error := output.reported_error) is not None:
             services.metrics.record_failure("it reported an error")
             code = reported_error.code or ErrorCode.INTERNAL
+            if (trace := TURN_TRACE.get()) is not None:
+                trace.turn_span.fail(str(int(code)), "the agent reported an error")
             return Failed(reported_error.user_message, int(code), reported_error.recoverable, is_reported=True)
         return Completed(mailbox.conversation_id or "", "completed" if self.changes.is_ended else "active")
 
@@ -275,13 +279,13 @@ class Turn:
             policy = self.services.policy
             limit_s = policy.job_timeout_s if self.queued.incoming.kind.is_job else policy.assist_timeout_s
             problem = f"assist took longer than {limit_s:g} s"
-            log.error("%s: incident %s: %s", agent, incident, problem)
+            log.error("%s: incident %s: %s", agent, incident, problem, extra={"incident": incident})
             text = translate(
                 "I could not finish this within {limit} s (incident {incident}).", limit=f"{limit_s:g}", incident=incident
             )
         elif isinstance(error, StoreError):
             code = ErrorCode.UNAVAILABLE
-            log.error("%s: incident %s: %s", agent, incident, error)
+            log.error("%s: incident %s: %s", agent, incident, error, extra={"incident": incident})
             text = translate(
                 "I cannot read or write my memory, so this is not stored. Please try again later (incident {incident}).",
                 incident=incident,
@@ -290,6 +294,9 @@ class Turn:
             log.error("%s: incident %s", agent, incident, exc_info=error, extra={"incident": incident})
             text = translate("Something went wrong on my side (incident {incident}).", incident=incident)
         self.services.metrics.record_failure(f"{problem} (incident {incident})")
+        if (trace := TURN_TRACE.get()) is not None:
+            trace.turn_span.set({spans.INCIDENT: incident})
+            trace.turn_span.fail(type(error).__name__, f"incident {incident}")
         if not self.is_deleted:
             record = self.conversation.record
             person = self.queued.incoming.stored_root or record.owner
@@ -356,7 +363,11 @@ class Turn:
             is_command=turn is None,
             also=also,
         )
-        commit.on_stored(partial(self._send_final, final_messages))
+        send_final: Callable[[bool], None] = partial(self._send_final, final_messages)
+        if self.services.outbox.is_traced and (trace := TURN_TRACE.get()) is not None:
+            _follow_commit(trace, commit)
+            send_final = trace.bind(send_final)  # it is called in the context of the writer
+        commit.on_stored(send_final)
         if also:
             commit.on_stored(lambda _: self.services.initiative.wake())
         return commit
@@ -489,6 +500,19 @@ def _make_request(
             "metadata": metadata,
         },
     )
+
+
+def _follow_commit(trace: TurnTrace, commit: Commit[bool]) -> None:
+    """Add a span to the trace of a turn, until its end is durable."""
+    span = trace.begin(spans.COMMIT, "internal", {})
+
+    def end(outcome: object) -> None:
+        if isinstance(outcome, BaseException):
+            span.fail(type(outcome).__name__)
+        span.end()
+
+    commit.on_stored(end)
+    commit.on_failed(end)
 
 
 def _without_deadline(request: AgentRequest) -> AgentRequest:

@@ -33,6 +33,7 @@ from ...domain.messages import (
     RequestBatch,
     RequestContext,
 )
+from ...domain.observability.tracing import read_traceparent
 from ...domain.texts.foreign_json import parse_foreign_json
 from ...domain.texts.text import replace_lone_surrogates
 from ...runtime import OutboundMessage
@@ -403,6 +404,8 @@ def _context_attributes(context: RequestContext) -> dict[str, Any]:
         attributes["batch"] = True
     if context.wants_thoughts:
         attributes["thoughts"] = True
+    if context.traceparent:
+        attributes["traceparent"] = context.traceparent  # CloudEvents' distributed tracing extension
     return attributes
 
 
@@ -420,6 +423,7 @@ def _read_context(event: Mapping[str, Any], sent_at: float) -> RequestContext:
         sent_at + remaining_ms / 1000 if isinstance(remaining_ms, int) and 0 <= remaining_ms < _MAX_NUMBER else 0.0,
         event.get("batch") is True,
         event.get("thoughts") is True,
+        traceparent=read_traceparent(event.get("traceparent")),
     )
 
 
@@ -449,6 +453,8 @@ def _read_request(
     except (ValueError, TypeError, AttributeError) as error:
         problem = "data.capabilities is wrong" if isinstance(error, ValidationError) else "an id in data is no UUID"
         return malformed(problem)
+    if context.traceparent:  # a message that is sent again has the same content, and another span
+        text = text.replace(context.traceparent, "")
     request_id, root, parent = ids
     if parent is not None and root is None:
         return malformed("Broken Trace: Root ID missing while Parent ID is present")
