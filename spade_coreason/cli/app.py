@@ -15,7 +15,7 @@ from .._version import __version__
 from ..exceptions import CoReasonError
 from . import errors
 from .context import PROGRAM, CLIGroup, GlobalOptions
-from .logging import configure_logging
+from .logging import LOG_FORMATS, LogFormat, configure_logging
 from .terminal.console import replace_unencodable
 
 # `--help` lists these sentences, so that it need not import the commands. A test compares them with the commands' own help.
@@ -117,11 +117,17 @@ class RootGroup(CLIGroup):
     help="The directory where modules and relative paths of options are looked up.  [default: the current directory]",
 )
 @click.option("-v", "--verbose", count=True, help="Log more to standard error (-v: info, -vv: debug and tracebacks).")
+@click.option(
+    "--log-format",
+    type=click.Choice(LOG_FORMATS),
+    default="text",
+    help="Write the log as lines of text, or as one JSON object a line, with the agent, the conversation and the request.",
+)
 @click.pass_context
-def cli(ctx: click.Context, project: Path | None, verbose: int) -> None:
+def cli(ctx: click.Context, project: Path | None, verbose: int, log_format: LogFormat) -> None:
     """Run Python agents on any XMPP server, and talk to them."""
-    ctx.obj = GlobalOptions(project=(project or Path.cwd()).absolute(), verbosity=verbose)
-    configure_logging(verbose)
+    ctx.obj = GlobalOptions(project=(project or Path.cwd()).absolute(), verbosity=verbose, log_format=log_format)
+    configure_logging(verbose, log_format)
 
 
 def main() -> NoReturn:

@@ -1,4 +1,4 @@
-"""The project and the verbosity that all commands share, and click commands that accept both anywhere."""
+"""The project, the verbosity and the format of the log, which all commands share, and commands that accept them anywhere."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import click
 
 from . import errors
-from .logging import configure_logging
+from .logging import LOG_FORMATS, LogFormat, configure_logging
 
 T = TypeVar("T")
 
@@ -24,6 +24,7 @@ class GlobalOptions:
 
     project: Path
     verbosity: int = 0
+    log_format: LogFormat = "text"
 
 
 def current_options() -> GlobalOptions:
@@ -43,12 +44,15 @@ def run_async(work: Coroutine[Any, Any, T]) -> T:
 
 
 class CLICommand(click.Command):
-    """A command that accepts -v and --project after its name too."""
+    """A command that accepts -v, --log-format and --project after its name too."""
 
     def __init__(self, *arguments: Any, **keywords: Any) -> None:
         super().__init__(*arguments, **keywords)
         self.params += [
             click.Option(["-v", "--verbose"], count=True, hidden=True, expose_value=False, callback=_on_verbose),
+            click.Option(
+                ["--log-format"], type=click.Choice(LOG_FORMATS), hidden=True, expose_value=False, callback=_on_log_format
+            ),
             click.Option(
                 ["--project"],
                 type=click.Path(exists=True, file_okay=False, path_type=Path),
@@ -91,7 +95,14 @@ def _on_verbose(ctx: click.Context, _parameter: click.Parameter, value: int) -> 
     known = ctx.find_object(GlobalOptions)
     if value and known is not None:
         ctx.obj = replace(known, verbosity=known.verbosity + value)
-        configure_logging(ctx.obj.verbosity)
+        configure_logging(ctx.obj.verbosity, ctx.obj.log_format)
+
+
+def _on_log_format(ctx: click.Context, _parameter: click.Parameter, value: LogFormat | None) -> None:
+    known = ctx.find_object(GlobalOptions)
+    if value is not None and known is not None:
+        ctx.obj = replace(known, log_format=value)
+        configure_logging(ctx.obj.verbosity, value)
 
 
 def _on_project(ctx: click.Context, _parameter: click.Parameter, value: Path | None) -> None:

@@ -14,7 +14,7 @@ import click
 
 from ..domain.texts.terminal_text import escape_label, escape_lines
 from ..exceptions import ConfigError, CoReasonError, PeerParkedError, PeerTimeoutError, PeerUnavailableError
-from .terminal.console import paint, print_cleaned, print_line
+from .terminal.console import print_cleaned, report_problem
 
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
@@ -53,7 +53,7 @@ def format_error(error: BaseException) -> str:
 def print_error(error: BaseException) -> None:
     """Print an error in one line, then the other problems of a ConfigError, a line each."""
     for problem in (error, *(error.others if isinstance(error, ConfigError) else ())):
-        print_line(paint("error:", "red", sys.stderr), format_error(problem), stream=sys.stderr)
+        report_problem(format_error(problem))
 
 
 def report_error(error: BaseException) -> int:

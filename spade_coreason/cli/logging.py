@@ -1,21 +1,30 @@
-"""Log records on standard error: one line each without any text that people wrote, or with tracebacks for a developer."""
+"""Log records on standard error: one line each without any text that people wrote, or with tracebacks for a developer.
+
+A line is text, or a JSON object for programs.
+"""
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import sys
 import time
-from typing import TextIO
+from datetime import UTC, datetime
+from typing import Any, Literal, TextIO, TypeAlias, get_args
 
 from ..domain.environment.library_logs import is_worth_showing
+from ..domain.observability.tracing import TURN_TRACE
+from ..domain.observability.turn_log import TURN_FIELDS, name_turns
 from ..domain.texts.error_chain import describe_error_chain, find_frame
 from ..domain.texts.terminal_text import escape_label, escape_lines
 from ..exceptions import PeerFailedError, describe_for_log
-from .terminal.console import status_line
+from .terminal.console import log_problems, status_line
 from .terminal.tracebacks import format_frame, format_traceback
 
 _PACKAGE = "spade_coreason"
+LogFormat: TypeAlias = Literal["text", "json"]
+LOG_FORMATS: tuple[LogFormat, ...] = get_args(LogFormat)
 
 
 class _StandardErrorHandler(logging.StreamHandler[TextIO]):
@@ -43,6 +52,48 @@ class OneLineFormatter(logging.Formatter):
         frame = format_frame(find_frame(describe_error_chain(error)))
         more = f"spade-coreason incident {incident}" if (incident := getattr(record, "incident", None)) else "-vv"
         return f"{_first_line(record)}: {_describe(error)}{f' ({frame})' if frame else ''}; {more} shows more"
+
+
+class JsonFormatter(logging.Formatter):
+    """Format a record as a JSON object in one line: docs/how-to/operating.md has its keys.
+
+    Like `OneLineFormatter`, it shows no text of an exception that may quote a person, unless it `shows_tracebacks`.
+    """
+
+    def __init__(self, *, shows_tracebacks: bool = False) -> None:
+        super().__init__()
+        self._shows_tracebacks = shows_tracebacks
+
+    def format(self, record: logging.LogRecord) -> str:
+        moment = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        fields: dict[str, Any] = {
+            "time": f"{moment.removesuffix('+00:00')}Z",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": _join_lines(record.getMessage()),
+        }
+        if (agent := getattr(record, "agent", None)) is not None:
+            fields["agent"] = agent
+        elif (find_fields := TURN_FIELDS.get()) is not None:
+            fields |= find_fields()
+        if (trace := TURN_TRACE.get()) is not None and trace.trace_id:
+            fields["trace"] = trace.trace_id
+        if (incident := getattr(record, "incident", None)) is not None:
+            fields["incident"] = incident
+        if record.exc_info and (error := record.exc_info[1]) is not None:
+            fields |= self._describe_error(error)
+        return json.dumps(fields, separators=(",", ":"))
+
+    def _describe_error(self, error: BaseException) -> dict[str, str]:
+        chain = describe_error_chain(error)
+        fields = {"error": chain[-1].short_type}
+        if (text := _describe(error)) != fields["error"]:
+            fields["problem"] = text
+        if frame := format_frame(find_frame(chain)):
+            fields["frame"] = frame
+        if self._shows_tracebacks:
+            fields["traceback"] = format_traceback(chain, shows_text=True, shows_source=True)
+        return fields
 
 
 class TracebackFormatter(logging.Formatter):
@@ -98,14 +149,18 @@ def _join_lines(text: str) -> str:
     return escape_label(" ".join(text.split()))
 
 
-def configure_logging(verbosity: int) -> None:
+def configure_logging(verbosity: int, log_format: LogFormat = "text") -> None:
     """Configure logging: 0 shows warnings, 1 also INFO, 2 and more also DEBUG, with times and tracebacks.
 
     Records of libraries are shown one level later, and theirs of DEBUG never: slixmpp's DEBUG has whole stanzas, passwords
     among them.
     """
     handler = _StandardErrorHandler()
-    if verbosity >= 2:
+    log_problems(logging.getLogger(__package__).log if log_format == "json" else None)
+    if log_format == "json":
+        handler.setFormatter(JsonFormatter(shows_tracebacks=verbosity >= 2))
+        name_turns()
+    elif verbosity >= 2:
         handler.setFormatter(_DebugFormatter())
     else:
         handler.setFormatter(OneLineFormatter())

@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import logging
 import os
 import sys
 import termios
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -129,9 +130,29 @@ def format_path(path: Path) -> str:
     return str(absolute.relative_to(here) if absolute.is_relative_to(here) else absolute)
 
 
+_log_problem: Callable[[int, str], None] | None = None
+
+
+def log_problems(log_problem: Callable[[int, str], None] | None) -> None:
+    """Pass warnings and errors of commands to a function, with their level, in place of printing them; None prints them."""
+    global _log_problem
+    _log_problem = log_problem
+
+
 def warn(text: str) -> None:
     """Print a warning, one line on standard error."""
-    print_line(paint("warning:", "yellow", sys.stderr), text, stream=sys.stderr)
+    if _log_problem is not None:
+        _log_problem(logging.WARNING, text)
+    else:
+        print_line(paint("warning:", "yellow", sys.stderr), text, stream=sys.stderr)
+
+
+def report_problem(text: str) -> None:
+    """Print an error, one line on standard error."""
+    if _log_problem is not None:
+        _log_problem(logging.ERROR, text)
+    else:
+        print_line(paint("error:", "red", sys.stderr), text, stream=sys.stderr)
 
 
 CLEAR_LINE = "\r\x1b[K"
