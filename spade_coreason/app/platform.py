@@ -31,6 +31,7 @@ from ..exceptions import (
     StoreError,
 )
 from ..operations.endpoint import serve_operations
+from ..operations.running_agent import RunningAgent
 from ..operations.status import AgentStatus, PlatformStatus, WebStatus
 from ..operations.table import OPERATIONS
 from ..runtime import (
@@ -54,16 +55,19 @@ from ..storage import (
     record_crash,
     restore_kept,
 )
+from ..storage.calls import ALL_DOORS
 from ..xmpp import BackOff, HostedAgent, LocalServer, ServerEndpoint, describe_start_error, open_stream
 from .accounts import GUEST_USER, LocalAccounts
 from .agent_builder import AgentBuilder
 from .canary import Canary
 from .channels import CHANNELS, ChannelFactories
+from .colleagues import ABSENT, Colleagues
 from .loop_watch import BLOCKED_S, take_block, watch_loop
 from .running_host import RunningHost
 from .shares import group_agents
 from .supervision import Supervision, lock_data, make_store_timings, make_worker_terms, start_local_server
 from .web_server import build_web_server, find_used_doors
+from .worker_calls import RunningWorker, ThisWorker, WorkerCalls, WorkerState
 from .workforce import Workforce, find_predecessor, replace_predecessor
 
 if TYPE_CHECKING:
@@ -157,6 +161,7 @@ class Platform:
         self._stop = asyncio.Event()
         self._workforce: Workforce | None = None
         self._canary: Canary | None = None
+        self._colleagues: Colleagues | None = None
 
     async def __aenter__(self) -> Platform:
         try:
@@ -226,9 +231,15 @@ class Platform:
         return ConfigError.combine(mistakes) if errors[0] in mistakes else errors[0]
 
     async def status(self) -> PlatformStatus:
-        """Return the status of the platform and its agents at this moment."""
-        agents = [await self._agent_status(jid) for jid in self.jids]
-        return PlatformStatus(os.getpid(), self.server_description, tuple(agents), self.web_status)
+        """Return the status of the platform and its agents at this moment, with those of all other workers."""
+        own = await self._report()
+        if self._colleagues is not None:
+            return await self._colleagues.report(self.server_description, self.jids, own)
+        return PlatformStatus(own.pid, self.server_description, tuple(own.agents), own.web)
+
+    async def _report(self) -> WorkerState:
+        jids = self.jids if self._workforce is None else list(self._starts)
+        return WorkerState(os.getpid(), [await self._agent_status(jid) for jid in jids], self.web_status)
 
     @property
     def web_status(self) -> WebStatus | None:
@@ -325,7 +336,9 @@ class Platform:
                 self._report_absence(jid)
         if self.server is not None:
             await self._accounts.create(self.server)
-        host = RunningHost(self.jids, self.database, self._builder, self.agents, self.status, self.stop)
+        host = RunningHost(
+            self.jids, self.database, self._builder, self.agents, self.status, self.stop, colleagues=self._colleagues
+        )
         self._builder.host = self.doors.host = host
         await self._stack.enter_async_context(serve_operations(self.run_dir, host, OPERATIONS))
         self._stack.push_async_callback(self._stop_background_tasks)
@@ -342,7 +355,10 @@ class Platform:
         from ..storage import LeaseHandlers, LeaseRenewal  # they need PostgreSQL's driver
 
         groups = group_agents(self.jids, self.settings.workers.together)
-        handlers = LeaseHandlers(self._on_renewed, self._on_lapsed, self._on_restored, self._on_lease_lost)
+        worker_calls = WorkerCalls(database, leases.worker, self._find_target)
+        self._colleagues = Colleagues(database, leases.worker, worker_calls)
+        self._stack.push_async_callback(worker_calls.close)
+        handlers = LeaseHandlers(self._on_renewed, self._on_lapsed, self._on_restored, self._on_lease_lost, self._on_called)
         renewal = LeaseRenewal(database, leases.worker, terms, handlers, _BLOCKED_LEASES * self._blocked_s)
         self._workforce = Workforce(leases, renewal, groups, self)
         self._canary = Canary(
@@ -355,8 +371,33 @@ class Platform:
         self._stack.push_async_callback(self._workforce.end)
 
     def _on_renewed(self) -> None:
-        if self._workforce is not None:
+        if self._workforce is not None and self._colleagues is not None:
+            self._workforce.tell({ABSENT: sorted(jid for jid in self._absent if jid not in self.agents)})
             self._workforce.wake()
+            self._colleagues.calls.wake_if_busy()
+
+    def _on_called(self, payload: str) -> None:
+        if self._colleagues is not None and payload != ALL_DOORS:
+            self._colleagues.calls.wake()
+        if payload in ("", ALL_DOORS):
+            self._start_in_background(self._load_rings())
+
+    async def _load_rings(self) -> None:
+        """Take the keys and webhooks as another worker has stored them."""
+        try:
+            await self._builder.key_ring.load()
+            await self._builder.webhook_ring.load()
+        except StoreError as error:
+            log.warning("the keys and webhooks that another worker has changed cannot be read yet: %s", error)
+            await asyncio.sleep(_DATABASE_S)
+            self._on_called(ALL_DOORS)
+
+    def _find_target(self, agent: str) -> RunningAgent | RunningWorker | None:
+        """Return what another worker asks: an agent that this one serves, or for "" itself."""
+        if not agent:
+            return ThisWorker(self._report)
+        host = self.agents.get(agent)
+        return None if host is None else host.runtime.runner.control
 
     def _on_lapsed(self) -> None:
         log.error("the lease could not be renewed in time; all agents are disconnected until the database answers")
@@ -386,6 +427,7 @@ class Platform:
         assert self._workforce is not None
         handed_over = await self._workforce.leases.list_handed_over(agents)
         self._crash_guard.add(await load_crashed(self.database, agents), handed_over)
+        await self._load_rings()  # what was withdrawn at these agents alone is known to their last worker
         numbers = [number for number, agent in enumerate(self.settings.agents) if bare_jid(agent.jid) in agents]
         for number in numbers:
             settings = self.settings.agents[number]

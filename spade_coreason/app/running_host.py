@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 
 from ..domain.quotas import Quotas
 from ..memory import AgentInteractionMemory, Knowledge
-from ..operations.host import OperationHost, RunningAgent
+from ..operations.host import OperationHost
+from ..operations.running_agent import RunningAgent
 from ..operations.status import PlatformStatus
 from ..storage import AgentRepository, Database, StoredKey, StoredWebhook, list_stored_agents
 from .agent_builder import AgentBuilder
+from .colleagues import Colleagues
 
 if TYPE_CHECKING:
     from ..xmpp import HostedAgent
@@ -27,6 +29,7 @@ class RunningHost:
         agents: Mapping[str, HostedAgent],
         get_status: Callable[[], Awaitable[PlatformStatus]],
         stop: Callable[[], None],
+        colleagues: Colleagues | None = None,
     ) -> None:
         self.database: Database | None = database
         self.is_running = True
@@ -36,6 +39,7 @@ class RunningHost:
         self._stop = stop
         self._builder = builder
         self._agents = agents
+        self._colleagues = colleagues
 
     @property
     def whole(self) -> OperationHost:
@@ -68,15 +72,20 @@ class RunningHost:
     def take_key(self, key: StoredKey) -> None:
         """Take a key as it is stored now, so that the doors accept it, or accept it no more, at once."""
         self._builder.key_ring.take(key)
+        if self._colleagues is not None:
+            self._colleagues.wake_doors()
 
     def take_webhook(self, webhook: StoredWebhook) -> None:
         """Take a webhook as it is stored now, so that events reach its agent, or do no more, at once."""
         self._builder.webhook_ring.take(webhook)
+        if self._colleagues is not None:
+            self._colleagues.wake_doors()
 
     async def running_agent(self, agent: str, *, changes: bool = False) -> RunningAgent | None:
-        """Return what runs of an agent; None if it is not one of this platform, or could not be made."""
-        host = self._agents.get(agent)
-        return None if host is None else host.runtime.runner.control
+        """Return what runs of an agent, here or in another worker; None if it is in none, or could not be made."""
+        if (host := self._agents.get(agent)) is not None:
+            return host.runtime.runner.control
+        return None if self._colleagues is None else await self._colleagues.find_agent(agent, changes=changes)
 
     async def status(self) -> PlatformStatus:
         """Return the status of the platform."""

@@ -26,11 +26,14 @@ class Supervision:
     server: LocalServer | None = None
 
 
-def make_worker_terms(settings: Settings) -> WorkerTerms | None:
-    """Return what a platform joins the workers of its database with; None if one platform alone can use the database."""
+def make_worker_terms(settings: Settings, *, serves: bool = True) -> WorkerTerms | None:
+    """Return what a platform joins the workers of its database with; None if one platform alone can use the database.
+
+    A command joins them without `serves`, and takes no agents.
+    """
     if find_database_file(settings.storage.url) is not None or settings.server.mode != "external":
         return None
-    return WorkerTerms(f"{socket.gethostname()}:{os.getpid()}", settings.workers.lease_s)
+    return WorkerTerms(f"{socket.gethostname()}:{os.getpid()}", settings.workers.lease_s, serves)
 
 
 def make_store_timings(terms: WorkerTerms | None) -> StoreTimings:

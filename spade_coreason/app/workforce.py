@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -25,6 +26,7 @@ _RETRY_S = 0.5
 _FILE = "worker"
 """The file in the directory of a process with the id of its worker."""
 _STOPPED = "its worker was stopped"
+_ROOM = "another worker has room"
 
 
 async def find_predecessor(leases: Leases, run_dir: Path) -> int | None:
@@ -108,6 +110,10 @@ class Workforce:
         with suppress(StoreError):
             await self.leases.remove(self.leases.worker, _STOPPED)
 
+    def tell(self, snapshot: Mapping[str, object]) -> None:
+        """Let the other workers know something of this one, from its next renewal on."""
+        self._renewal.snapshot = json.dumps(snapshot)
+
     def wake(self) -> None:
         """Look at the leases soon."""
         self._wake.set()
@@ -153,7 +159,7 @@ class Workforce:
             return
         if is_away:
             log.error("the XMPP server cannot be reached from here, but another worker reaches it; it takes over the agents")
-        reason = "its worker did not reach the XMPP server" if is_away else "another worker has room"
+        reason = "its worker did not reach the XMPP server" if is_away else _ROOM
         self._leaving_agents.update(agents)
         task = asyncio.create_task(self._release(agents, reason, reaches_server=not is_away))
         self._releases.add(task)
@@ -169,7 +175,7 @@ class Workforce:
                     await self._serving.give_back(agent, reaches_server=reaches_server)
                 while True:
                     try:
-                        await self.leases.release(agent, reason)
+                        await self.leases.release(agent, reason, is_lost=reason != _ROOM)
                         break
                     except StoreError as error:
                         log.debug("%s: cannot be given back yet: %s", agent, error)

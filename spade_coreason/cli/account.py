@@ -8,12 +8,13 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..config import RunFile, is_platform_running, read_run_file
+from ..config import RunFile, is_platform_running, list_worker_directories, read_run_file
 from ..domain.jid import bare_jid, jid_domain
 from ..domain.texts.terminal_text import escape_label
 from ..exceptions import ConfigError, PeerUnavailableError, ServerError
@@ -237,9 +238,13 @@ def _configured_server(file: Path | None, jid: str) -> ServerSettings | None:
 
 
 def find_running_directory(file: Path | None, data: Path | None) -> Path:
-    """Return the data directory of the running platform; if none runs, the first one that a platform might use."""
+    """Return the directory of the running platform, or of the first worker on this machine if several share a data directory.
+
+    If none runs, return the first data directory that a platform might use.
+    """
     directories = find_data_directories(current_options().project, file, data)
-    return next(filter(is_platform_running, directories), directories[0])
+    of_workers = (worker for directory in directories for worker in list_worker_directories(directory))
+    return next(filter(is_platform_running, chain(directories, of_workers)), directories[0])
 
 
 def _wait_for_beginning_platform(file: Path | None, data: Path | None, jid: str | None, deadline: float) -> None:

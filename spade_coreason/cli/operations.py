@@ -26,6 +26,7 @@ from .settings import config_option, load_storage_settings
 from .terminal.console import format_path, print_line
 
 if TYPE_CHECKING:
+    from ..config import Settings
     from ..operations.definition import Arguments, Operation
     from ..operations.host import OperationHost
 
@@ -106,14 +107,15 @@ class _RunningPlatform:
     is_empty = False
     was_interrupted = False
 
-    def __init__(self, data_dir: Path) -> None:
+    def __init__(self, data_dir: Path, run_dir: Path) -> None:
         self.data_dir = data_dir
+        self._run_dir = run_dir
 
     def perform(self, operation: Operation[A, R], arguments: A, on_progress: OnProgress = lambda done, total: None) -> R:
         from ..operations.client import call_platform
 
         with _at_options():
-            result, self.was_interrupted = call_platform(self.data_dir, operation, arguments, on_progress=on_progress)
+            result, self.was_interrupted = call_platform(self._run_dir, operation, arguments, on_progress=on_progress)
         return _unless_interrupted(result, self.was_interrupted)
 
 
@@ -171,22 +173,33 @@ def open_platform(
 
     Operations that change nothing read the stored data, also while the platform runs. With `changes` the running platform
     performs all of them, as with `prefers_running`. If none runs, this process owns the data, or DataDirectoryInUseError is
-    raised.
+    raised. Data that several workers share is not owned: the worker on this machine performs the operations, or if none runs
+    here, this process asks the others.
     """
-    from ..config import is_platform_running
-    from ..operations.unix_socket import PLATFORM_SOCKET
-
     settings = load_storage_settings(file, data)
     if _is_given_on_command_line("data") and not settings.data_dir.is_dir() and not creates_directory:
         raise ConfigError("--data", f"the directory {settings.data_dir} does not exist; name the data directory of a platform")
-    is_served = is_platform_running(settings.data_dir) and (settings.data_dir / PLATFORM_SOCKET).exists()
-    if (changes or prefers_running) and is_served:
-        yield _RunningPlatform(settings.data_dir)
+    if (changes or prefers_running) and (served := _find_served_directory(settings.data_dir)) is not None:
+        yield _RunningPlatform(settings.data_dir, served)
         return
+    with _open_stored(settings, is_exclusive=changes, creates_directory=creates_directory, joins=prefers_running) as platform:
+        yield platform
+
+
+def _find_served_directory(data_dir: Path) -> Path | None:
+    """Return the directory of a platform that uses a data directory and answers operations: of the first worker, if several."""
+    from ..config import is_platform_running, list_worker_directories
+    from ..operations.unix_socket import PLATFORM_SOCKET
+
+    directories = [data_dir, *list_worker_directories(data_dir)]
+    return next((one for one in directories if (one / PLATFORM_SOCKET).exists() and is_platform_running(one)), None)
+
+
+@contextmanager
+def _open_stored(settings: Settings, **kind: bool) -> Iterator[_StoredPlatform]:
     from ..app import open_stored_host
 
-    agents = read_local_accounts(settings.data_dir)
-    host = open_stored_host(settings, agents, is_exclusive=changes, creates_directory=creates_directory)
+    host = open_stored_host(settings, read_local_accounts(settings.data_dir), **kind)
     with asyncio.Runner() as runner:
         opened = runner.run(host.__aenter__())
         try:
@@ -195,14 +208,42 @@ def open_platform(
             runner.run(host.__aexit__(None, None, None))
 
 
-def require_running(file: Path | None, data: Path | None) -> PlatformAccess:
-    """Return the running platform of `-c FILE` and `--data DIR`. Raise PeerUnavailableError if none runs."""
+class _SharedPlatform:
+    """Several workers, none of which runs on this machine."""
+
+    is_empty = False
+    was_interrupted = False
+
+    def __init__(self, settings: Settings) -> None:
+        self.data_dir = settings.data_dir
+        self._settings = settings
+
+    def perform(self, operation: Operation[A, R], arguments: A, on_progress: OnProgress = lambda done, total: None) -> R:
+        with _open_stored(self._settings, joins=True) as platform:
+            return platform.perform(operation, arguments, on_progress)
+
+
+def require_running(file: Path | None, data: Path | None, *, of_machine: bool = False) -> PlatformAccess:
+    """Return the running platform of `-c FILE` and `--data DIR`. Raise ServerError if none runs.
+
+    Without a worker on this machine it is that of all workers, unless `of_machine` asks for one here.
+    """
     from ..config import is_platform_running
 
     directory = find_running_directory(file, data)
     if not is_platform_running(directory):
+        if not of_machine and (settings := _find_shared_settings(file, data)) is not None:
+            return _SharedPlatform(settings)
         raise no_platform_error(directory, "start one (`spade-coreason up`), or name another data directory with --data")
-    return _RunningPlatform(directory)
+    return _RunningPlatform(directory, directory)
+
+
+def _find_shared_settings(file: Path | None, data: Path | None) -> Settings | None:
+    """Return the settings of data that several workers may share; None if one platform alone can use the data."""
+    from ..app.supervision import make_worker_terms
+
+    settings = load_storage_settings(file, data)
+    return None if make_worker_terms(settings) is None else settings
 
 
 def describe_none(platform: PlatformAccess, things: str) -> str:

@@ -75,13 +75,14 @@ def load_storage_settings(file: Path | None, data: Path | None) -> Settings:
 
 def load_storage_settings_quietly(project: Path, file: Path | None, data: Path | None) -> Settings:
     """Load the same settings as `load_storage_settings`, without printing their warnings."""
-    from ..config import load_settings, read_run_file
+    from ..config import list_worker_directories, load_settings, read_run_file
 
     if file is None:
         directories = [project / data] if data is not None else find_data_directories(project, None, None)
         for directory in directories:
-            if (running := read_run_file(directory)) is not None:
-                return _load_running_settings(running, directory, project)
+            for place in (directory, *list_worker_directories(directory)):
+                if (running := read_run_file(place)) is not None:
+                    return _load_running_settings(running, directory, project)
     if file is None and data is None and (project / PLATFORM_FILE).is_file():
         file = PLATFORM_FILE
     return load_settings(file, project, _environ_with_data_dir(os.environ, data), logs_in=False)

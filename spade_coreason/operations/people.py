@@ -38,7 +38,8 @@ from ..storage import (
     search_person,
 )
 from .definition import EVERYBODY, PLATFORM_TRAIL, Arguments, Call, CallerKind, operation
-from .host import OperationHost, RunningAgent, stored_agents
+from .host import OperationHost, stored_agents
+from .running_agent import RunningAgent
 from .sessions import AgentErasure
 
 _LOG_WAIT_S = 30.0

@@ -167,14 +167,52 @@ class WebStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerStatus:
+    """The status of one of several workers that share the agents."""
+
+    name: str
+    """Its machine and its process id."""
+    agents: int
+    """The number of agents that it serves."""
+    since: datetime
+    """The time of its start, by the clock of the database."""
+    is_this: bool
+    """True for the worker that tells the status."""
+    is_leaving: bool
+    """True while it gives its agents back, because it stops."""
+    lease_left_s: float
+    """The time in seconds until its lease ends, unless it renews that. Others take its agents over then."""
+    is_answering: bool
+    """False if it has not told the states of its agents in time."""
+
+
+@dataclass(frozen=True, slots=True)
+class TakeoverStatus:
+    """The last time that agents were taken over from a worker that was lost or has stopped: its name, why, and when."""
+
+    worker: str
+    reason: str
+    at: datetime
+    agents: int
+    """The number of agents."""
+
+
+@dataclass(frozen=True, slots=True)
 class PlatformStatus:
-    """The status of a platform: its process id, a description of its server, its agents, and its HTTP server."""
+    """The status of a platform: its process id, a description of its server, its agents, and its HTTP server.
+
+    The process id is 0 if it was asked of all workers by a command on another machine.
+    """
 
     pid: int
     server: str
     agents: tuple[AgentStatus, ...]
     web: WebStatus | None = None
     """None without a section `web` in the configuration."""
+    workers: tuple[WorkerStatus, ...] = ()
+    """All workers, if several may share the agents: on PostgreSQL, with an external XMPP server."""
+    last_takeover: TakeoverStatus | None = None
+    """The last takeover among them; None without one."""
 
     @property
     def is_healthy(self) -> bool:

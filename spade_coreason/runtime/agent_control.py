@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
@@ -181,9 +181,9 @@ class AgentControl:
 
     # Turns, requests and people
 
-    async def list_operators(self) -> Collection[str]:
+    async def list_operators(self) -> list[str]:
         """Return the bare JIDs of its operators."""
-        return self._access_requests.access.operators
+        return sorted(self._access_requests.access.operators)
 
     async def count_busy(self) -> int:
         """Return the number of conversations with a turn that runs."""
@@ -221,6 +221,7 @@ class AgentControl:
 
     async def run_stored(self, request: PendingRequest) -> bool:
         """Run a request that is stored and has not run in this process. Return False if it waits for a start or a resume."""
+        self._repository.database.add_open_row(self._repository.agent, request.key, request.inbox_row)
         return self.recovery.queue(request) and self._mailboxes.is_accepting and not self._mailboxes.starts_none
 
     async def retry_notification(self, notification_id: str) -> bool:

@@ -29,13 +29,14 @@ NOW = text("(extract(epoch FROM clock_timestamp()) * 1000000)::bigint")
 _CHANGE_LOCK = text("SELECT pg_advisory_xact_lock(1936744820, hashtext(current_schema()::text))")
 
 RENEW_SQL = """
-    UPDATE workers SET expires_at = now_micros + $2, snapshot = $3, reaches_server = $4, reach_began_at = now_micros - $5,
-        reach_ended_at = now_micros - $6
+    UPDATE workers SET expires_at = now_micros + $2, snapshot = coalesce($3, snapshot),
+        reaches_server = $4, reach_began_at = now_micros - $5, reach_ended_at = now_micros - $6
     FROM (SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS now_micros) AS clock
     WHERE id = $1 RETURNING id
 """
-"""Renew the lease of worker $1 for $2 microseconds, with its snapshot $3. No row comes back if the lease is lost.
+"""Renew the lease of worker $1 for $2 microseconds. No row comes back if the lease is lost.
 
+$3 is its snapshot, or NULL if that has not changed.
 $4 is True if it reaches the XMPP server, False if it does not, and None if it has not looked. The microseconds since then are
 $5 and $6 (see `Reach`).
 """
@@ -47,10 +48,14 @@ def make_fence(worker: int) -> str:
 
 
 class WorkerTerms(NamedTuple):
-    """The name of a worker for people, and the time in seconds for which each renewal of its lease holds."""
+    """The name of a worker for people, and the time in seconds for which each renewal of its lease holds.
+
+    One that does not `serve` takes no agents: it is a command of an operator.
+    """
 
     name: str
     lease_s: float
+    serves: bool = True
 
     @property
     def lease_micros(self) -> int:
@@ -72,7 +77,7 @@ class Reach(NamedTuple):
 class Worker(NamedTuple):
     """A worker as the database knows it. Times are microseconds of its clock; `snapshot` is what the worker told last.
 
-    `is_away` is True while it does not reach the XMPP server, but another one does.
+    Its lease ends in `left_micros`. `is_away` is True while it does not reach the XMPP server, but another one does.
     """
 
     id: int
@@ -81,12 +86,16 @@ class Worker(NamedTuple):
     is_expired: bool
     is_leaving: bool
     snapshot: Mapping[str, Any]
+    left_micros: int = 0
     is_away: bool = False
     reach: Reach | None = None
 
 
 class Lease(NamedTuple):
-    """The worker of an agent (a bare JID), by its id; None if it is free. `reason` is that of the last change."""
+    """The worker of an agent (a bare JID), by its id; None if it is free. `reason` is that of the last change.
+
+    `lost_worker` is the name of the worker from which it was last taken over, at `lost_at`.
+    """
 
     agent: str
     worker: int | None
@@ -94,6 +103,9 @@ class Lease(NamedTuple):
     changed_at: int
     reason: str
     was_handed_over: bool
+    lost_worker: str | None
+    lost_at: int | None
+    lost_reason: str | None
 
 
 class LeaseTable(NamedTuple):
@@ -124,32 +136,65 @@ class Reaped(NamedTuple):
     agents: tuple[str, ...]
 
 
-def add_worker(connection: Connection, name: str, lease_micros: int) -> int:
+def add_worker(connection: Connection, terms: WorkerTerms) -> int:
     """Add a worker with a lease, and return its id."""
     worker = take_row_ids(connection, 1)[0]
-    expires_at = text(f"{NOW.text} + {lease_micros:d}")
-    connection.execute(insert(workers).values(id=worker, name=name, started_at=NOW, expires_at=expires_at))
+    expires_at = text(f"{NOW.text} + {terms.lease_micros:d}")
+    values = {"id": worker, "name": terms.name, "is_leaving": not terms.serves}
+    connection.execute(insert(workers).values(values | {"started_at": NOW, "expires_at": expires_at}))
     return worker
 
 
 def read_leases(connection: Connection) -> LeaseTable:
     """Return all workers and leases."""
-    is_expired = (workers.c.expires_at < NOW).label("is_expired")
-    rows = connection.execute(select(workers, is_expired).order_by(workers.c.id)).all()
-    found = [
-        Worker(
-            row.id,
-            row.name,
-            row.started_at,
-            row.is_expired,
-            row.is_leaving,
-            json.loads(row.snapshot or "{}"),
-            row.is_away,
-            None if row.reaches_server is None else Reach(row.reaches_server, row.reach_began_at, row.reach_ended_at),
-        )
-        for row in rows
-    ]
-    return LeaseTable(found, {row.agent: Lease(*row) for row in connection.execute(select(leases).order_by(leases.c.agent))})
+    left = (workers.c.expires_at - NOW).label("left_micros")
+    found = [_read_worker(row) for row in connection.execute(select(workers, left).order_by(workers.c.id))]
+    columns = [leases.c[name] for name in Lease._fields]
+    return LeaseTable(found, {row.agent: Lease(*row) for row in connection.execute(select(*columns).order_by(leases.c.agent))})
+
+
+def find_owner(connection: Connection, agent: str) -> tuple[Lease | None, Worker | None]:
+    """Return the lease of an agent, if there is one, and the worker that serves it."""
+    row = connection.execute(select(*(leases.c[name] for name in Lease._fields)).where(leases.c.agent == agent)).one_or_none()
+    if row is None:
+        return None, None
+    left = (workers.c.expires_at - NOW).label("left_micros")
+    found = connection.execute(select(workers, left).where(workers.c.id == row.worker)).one_or_none()
+    return Lease(*row), None if found is None else _read_worker(found)
+
+
+def _read_worker(row: Any) -> Worker:
+    return Worker(
+        row.id,
+        row.name,
+        row.started_at,
+        row.left_micros < 0,
+        row.is_leaving,
+        json.loads(row.snapshot or "{}"),
+        row.left_micros,
+        row.is_away,
+        None if row.reaches_server is None else Reach(row.reaches_server, row.reach_began_at, row.reach_ended_at),
+    )
+
+
+class Takeover(NamedTuple):
+    """The last time that agents were taken over: the name of the worker that had them, why, and when (microseconds)."""
+
+    worker: str
+    reason: str
+    at: int
+    agents: Sequence[str]
+    """The agents that no other takeover has concerned since."""
+
+
+def find_last_takeover(table: LeaseTable) -> Takeover | None:
+    """Return the last takeover of which the leases know; None without one."""
+    found = [lease for lease in table.leases.values() if lease.lost_at is not None]
+    if not found:
+        return None
+    last = max(found, key=lambda lease: lease.lost_at or 0)
+    same = [lease for lease in found if (lease.lost_worker, lease.lost_reason) == (last.lost_worker, last.lost_reason)]
+    return Takeover(last.lost_worker or "", last.lost_reason or "", last.lost_at or 0, [lease.agent for lease in same])
 
 
 def lock_changes(connection: Connection) -> None:
@@ -170,11 +215,31 @@ def claim(connection: Connection, worker: int, agents: Collection[str], reason: 
     return list(connection.scalars(free.values(values).returning(leases.c.agent)))
 
 
-def release(connection: Connection, worker: int, agent: str, reason: str) -> None:
-    """Free an agent that a worker serves, and wake the others."""
+def release(connection: Connection, worker: int, agent: str, reason: str, *, is_lost: bool = False) -> None:
+    """Free an agent that a worker serves, and wake the others. With `is_lost` the next one takes it over."""
     own = update(leases).where(leases.c.agent == agent, leases.c.worker == worker)
-    connection.execute(own.values(worker=None, changed_at=NOW, reason=reason, was_handed_over=True))
+    values = {"worker": None, "changed_at": NOW, "reason": reason, "was_handed_over": True}
+    connection.execute(own.values(values | (_make_lost(reason) if is_lost else {})))
     wake_others(connection)
+
+
+def release_claimed(connection: Connection, worker: int, reason: str) -> None:
+    """Free the agents that a command has claimed and has not served, and wake the others."""
+    connection.execute(update(leases).where(leases.c.worker == worker).values(worker=None, changed_at=NOW, reason=reason))
+    wake_others(connection)
+
+
+def save_card(connection: Connection, worker: int, agent: str, card: str) -> None:
+    """Store what other workers have to know of an agent, if this one still serves it, and wake them."""
+    own = update(leases).where(leases.c.agent == agent, leases.c.worker == worker)
+    connection.execute(own.values(card=card, card_at=NOW))
+    wake_others(connection)
+
+
+def read_cards(connection: Connection, since: int) -> list[tuple[str, str, int]]:
+    """Return the agents whose cards have changed since a time in microseconds, with the cards and the times."""
+    query = select(leases.c.agent, leases.c.card, leases.c.card_at).where(leases.c.card_at > since)
+    return [(row.agent, row.card, row.card_at) for row in connection.execute(query)]
 
 
 def wake_others(connection: Connection) -> None:
@@ -217,9 +282,24 @@ def reap(connection: Connection) -> list[Reaped]:
     return reaped
 
 
+def replace_lost_workers(connection: Connection) -> list[Reaped]:
+    """Free the agents of workers that are dead, in a transaction that may then claim agents. Return these workers."""
+    lock_changes(connection)
+    reaped = reap(connection)
+    for worker in reaped:
+        if worker.agents:
+            record_lost_worker(connection, worker.agents, utc_now())
+    return reaped
+
+
+def _make_lost(reason: str) -> dict[str, Any]:
+    name = select(workers.c.name).where(workers.c.id == leases.c.worker).scalar_subquery()
+    return {"lost_worker": name, "lost_at": NOW, "lost_reason": reason}
+
+
 def _free_agents(connection: Connection, of: Sequence[int], reason: str) -> list[str]:
     values = {"worker": None, "changed_at": NOW, "reason": reason, "was_handed_over": False}
-    freed = update(leases).where(leases.c.worker.in_(of)).values(values)
+    freed = update(leases).where(leases.c.worker.in_(of)).values(values | _make_lost(reason))
     return list(connection.scalars(freed.returning(leases.c.agent)))
 
 
@@ -253,19 +333,15 @@ class Leases:
         """
 
         def work(connection: Connection) -> tuple[list[str], list[Reaped]]:
-            lock_changes(connection)
-            reaped = reap(connection)
-            for worker in reaped:
-                if worker.agents:
-                    record_lost_worker(connection, worker.agents, utc_now())
+            reaped = replace_lost_workers(connection)
             chosen = choose(read_leases(connection))
             return claim(connection, self.worker, chosen, "its share") if chosen else [], reaped
 
         return await self._database.write(work)
 
-    async def release(self, agent: str, reason: str) -> None:
-        """Free an agent that this worker serves."""
-        await self._database.write(lambda connection: release(connection, self.worker, agent, reason))
+    async def release(self, agent: str, reason: str, *, is_lost: bool = False) -> None:
+        """Free an agent that this worker serves. With `is_lost` the next one takes it over."""
+        await self._database.write(lambda connection: release(connection, self.worker, agent, reason, is_lost=is_lost))
 
     async def set_away(self, is_away: bool) -> None:
         """Note that this worker does not reach the XMPP server, but another one does; or that this is over."""

@@ -21,7 +21,7 @@ from sqlalchemy import (
     text,
 )
 
-REVISION = "0024"
+REVISION = "0025"
 """The newest migration. `metadata` describes the tables after it."""
 OLDEST_REVISION = "0017"
 """The oldest revision whose program may run on this schema. A migration that only adds things leaves it as it is.
@@ -528,7 +528,9 @@ workers = Table(
 )
 
 # Which worker serves an agent; NULL if it is free. `token` counts the workers that have served it. `reason` is that of the last
-# change, at `changed_at`. `was_handed_over` if its last worker gave it back, and did not die.
+# change, at `changed_at`. `was_handed_over` if its last worker gave it back, and did not die. `lost_worker` is the name of the
+# worker from which it was last taken over, with the time and the reason. `card` is what other workers know of the agent, as
+# JSON, since `card_at`.
 leases = Table(
     "leases",
     metadata,
@@ -538,11 +540,35 @@ leases = Table(
     Column("changed_at", BigInt, nullable=False),
     Column("reason", Text, nullable=False),
     Column("was_handed_over", Boolean, nullable=False),
+    Column("lost_worker", Text),
+    Column("lost_at", BigInt),
+    Column("lost_reason", Text),
+    Column("card", Text),
+    Column("card_at", BigInt),
     Index("leases_by_worker", "worker"),
+)
+
+# The calls between workers (calls.py): `caller` asks `worker` to do something with an agent of it, or with itself (""),
+# and deletes the row once it has the answer. A call ends with either of them. `arguments` and `answer` are JSON.
+worker_calls = Table(
+    "worker_calls",
+    metadata,
+    Column("id", BigInt, primary_key=True, autoincrement=False),
+    Column("caller", BigInt, ForeignKey("workers.id", ondelete="CASCADE"), nullable=False),
+    Column("worker", BigInt, ForeignKey("workers.id", ondelete="CASCADE"), nullable=False),
+    Column("agent", Text, nullable=False),
+    Column("method", Text, nullable=False),
+    Column("arguments", Text, nullable=False),
+    Column("is_stopped", Boolean, nullable=False, server_default=false()),
+    Column("answer", Text),
+    Index("worker_calls_by_caller", "caller"),
+    Index("worker_calls_by_worker", "worker"),
 )
 
 # One row: which programs may run on the schema (`OLDEST_REVISION` of the program that has created or migrated it).
 compatibility = Table("compatibility", metadata, Column("oldest_revision", Text, primary_key=True))
 
-DATA_TABLES = [table for table in metadata.sorted_tables if table not in (sequences, compatibility, workers, leases)]
+DATA_TABLES = [
+    table for table in metadata.sorted_tables if table not in (sequences, compatibility, workers, leases, worker_calls)
+]
 """The tables with stored data, each after those that it refers to."""

@@ -841,7 +841,7 @@ async def test_a_deletion_waits_for_a_turn_that_has_ended_and_is_not_stored() ->
         written = threading.Event()
         slow_disk = asyncio.ensure_future(database.write(lambda _: written.wait(TIMEOUT_S)))
         keeper.release.set()
-        while await control.list_turns():  # noqa: ASYNC110 - no event tells it
+        while await control.list_turns():  # noqa: ASYNC110 - it has no event
             await asyncio.sleep(0.01)
         assert await control.refuse_person(ALICE)
         waiting = asyncio.create_task(control.wait_for_person(ALICE))

@@ -92,7 +92,7 @@ async def test_a_worker_in_the_middle_of_a_transaction_is_reaped_when_postgresql
 
 
 async def _expired_worker(database: Database) -> int:
-    return await database.write(lambda connection: leases.add_worker(connection, "expired", -1))
+    return await database.write(lambda connection: leases.add_worker(connection, WorkerTerms("expired", -1)))
 
 
 @asynccontextmanager

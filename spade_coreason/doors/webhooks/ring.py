@@ -60,7 +60,10 @@ class WebhookRing:
 
     def take(self, stored: StoredWebhook) -> None:
         """Take a webhook as it is stored now: a new, rotated or revoked one, in the order of the transactions."""
-        before = self._by_name.pop(stored.name, None)
+        before = self._by_name.get(stored.name)
+        if before is not None and before.stored == stored:
+            return
+        self._by_name.pop(stored.name, None)
         self._by_row.pop(stored.id, None)
         if stored.revoked_at is None:
             live = LiveWebhook(stored, asyncio.Lock() if before is None else before.lock)

@@ -358,7 +358,8 @@ class Database(ABC):
 
     def add_open_row(self, agent: str, key: bytes, row: int) -> None:
         """Note that a request was put into the inbox again. If its agent is not open, it is found when that opens."""
-        if agent in self.open_inbox_rows or isinstance(self.open_inbox_rows, defaultdict):
+        is_open = agent in self.open_inbox_rows or isinstance(self.open_inbox_rows, defaultdict)
+        if is_open and row not in self.open_inbox_rows[agent]:
             self.inbox_keys.add(key, row)
             self.open_inbox_rows[agent].add(row)
 

@@ -15,6 +15,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
+from ..calls import ALL_DOORS, CALLS_CHANNEL
 from ..leases import LEASES_CHANNEL, RENEW_SQL, Reach, WorkerTerms
 from .database import Database
 
@@ -33,12 +34,16 @@ class LeaseHandlers:
 
     `on_renewed` follows each renewal, and each change of the leases by another worker. `on_lapsed` has to cut the sessions with
     the XMPP server, and `on_restored` may let them begin again. `on_lost` ends the process.
+
+    `on_called` gets the payload of each NOTIFY about calls that concerns the worker (calls.py), and "" if some may be missed,
+    because the connection is new.
     """
 
     on_renewed: Callable[[], object]
     on_lapsed: Callable[[], object]
     on_restored: Callable[[], object]
     on_lost: Callable[[str], object]
+    on_called: Callable[[str], object] = lambda payload: None
 
 
 class LeaseRenewal:
@@ -50,7 +55,8 @@ class LeaseRenewal:
 
     def __init__(self, database: Database, worker: int, terms: WorkerTerms, handlers: LeaseHandlers, blocked_s: float) -> None:
         self.snapshot = "{}"
-        """The state that the worker publishes, as JSON."""
+        """The state that the worker publishes, as JSON. It is stored with the next renewal."""
+        self._stored_snapshot = ""
         self.reach: Reach | None = None
         """Whether it reaches the XMPP server, by `time.monotonic`; None if it has not looked."""
         self._url = database.url
@@ -115,6 +121,8 @@ class LeaseRenewal:
                     async with engine.connect() as connection:
                         driver: Any = (await connection.get_raw_connection()).driver_connection
                         await driver.add_listener(LEASES_CHANNEL, lambda *_: self._call(self._handlers.on_renewed))
+                        await driver.add_listener(CALLS_CHANNEL, self._on_called)
+                        self._call(lambda: self._handlers.on_called(""))
                         try:
                             await self._renew(driver)
                         finally:
@@ -125,16 +133,21 @@ class LeaseRenewal:
             watch.cancel()
             await engine.dispose()
 
+    def _on_called(self, driver: object, pid: int, channel: str, payload: object) -> None:
+        if payload in (str(self._worker), ALL_DOORS):
+            self._call(lambda: self._handlers.on_called(str(payload)))
+
     async def _renew(self, driver: asyncpg.Connection) -> None:
         interval_s = self._terms.lease_s / _RENEWALS
         while not self._is_over.is_set():
             began_at = time.monotonic()
             reach = self.reach or Reach(False, began_at, began_at)
+            snapshot = self.snapshot
             found = await driver.fetchval(
                 RENEW_SQL,
                 self._worker,
                 self._terms.lease_micros,
-                self.snapshot,
+                snapshot if snapshot != self._stored_snapshot else None,
                 None if self.reach is None else reach.is_reached,
                 round((began_at - reach.began_at) * 1_000_000),
                 round((began_at - reach.ended_at) * 1_000_000),
@@ -144,6 +157,7 @@ class LeaseRenewal:
                     self._handlers.on_lost("another worker has taken over, because this one did not renew its lease in time")
                 return
             self._renewed_at = began_at
+            self._stored_snapshot = snapshot
             if self._is_lapsed:
                 self._is_lapsed = False
                 self._is_cut.clear()

@@ -326,7 +326,7 @@ class PostgresDatabase(Database):
             raise self.problem(error) from error
 
     def _add_worker(self, connection: Connection, terms: WorkerTerms) -> int:
-        worker = add_worker(connection, terms.name, terms.lease_micros)
+        worker = add_worker(connection, terms)
         connection.commit()
         return worker
 

@@ -31,7 +31,7 @@ def command(file: Path | None, data: Path | None) -> int:
     from ....operations.definition import NoArguments
     from ....operations.platform import drain_platform
 
-    platform = require_running(file, data)
+    platform = require_running(file, data, of_machine=True)
     with progress_bar(1) as progress:
         progress.start_item("answers")
         drained = platform.perform(drain_platform, NoArguments(), progress.update_item)

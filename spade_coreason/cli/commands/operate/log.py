@@ -28,7 +28,7 @@ def command(level: str | None, file: Path | None, data: Path | None) -> None:
     from ....operations.definition import NoArguments
     from ....operations.platform import SetLogLevel, set_log_level, show_log_level
 
-    platform = require_running(file, data)
+    platform = require_running(file, data, of_machine=True)
     if level is None:
         print_line(f"The level of the log is {platform.perform(show_log_level, NoArguments())}.")
     else:

@@ -1,0 +1,123 @@
+"""The other workers of a database, as a worker or a command sees them: who serves an agent, and how they all are."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+
+from ..exceptions import StoreError
+from ..operations.running_agent import RunningAgent
+from ..operations.status import AgentStatus, PlatformStatus, TakeoverStatus, WorkerStatus
+from ..storage import Database, calls, from_micros, leases
+from .worker_calls import WorkerCalls, WorkerState
+
+ABSENT = "absent"
+"""The key in the snapshot of a worker of the agents that it cannot make. Their stored data can be changed by anyone."""
+_REPORT_S = 2.0
+_TAKEOVER_S = 20.0
+"""The time that a change waits until a worker serves an agent that is free for a moment."""
+_POLL_S = 0.1
+
+
+class Colleagues:
+    """The other workers of a database, as the worker with id `worker` sees them."""
+
+    def __init__(self, database: Database, worker: int, worker_calls: WorkerCalls) -> None:
+        self.database = database
+        self.worker = worker
+        self.calls = worker_calls
+
+    async def find_agent(self, agent: str, *, changes: bool) -> RunningAgent | None:
+        """Return an agent (a bare JID) that another worker serves; None if no worker can.
+
+        With `changes` wait for its next worker, if it is free. StoreError if there is none after a time.
+        """
+        deadline = asyncio.get_running_loop().time() + _TAKEOVER_S
+        while True:
+            lease, owner = await self.database.read(partial(leases.find_owner, agent=agent))
+            if lease is None:
+                return None
+            if owner is not None and not (owner.is_expired and changes):
+                return self.choose(agent, owner)
+            if not changes:
+                return None
+            if asyncio.get_running_loop().time() > deadline:
+                raise StoreError(
+                    f"{agent}: no worker serves it ({lease.reason}); run the same again once `spade-coreason status` shows it"
+                )
+            await asyncio.sleep(_POLL_S)
+
+    def choose(self, agent: str, owner: leases.Worker) -> RunningAgent | None:
+        """Return an agent as its worker `owner` has it; None if that cannot make it."""
+        if owner.id == self.worker or agent in owner.snapshot.get(ABSENT, ()):
+            return None
+        return self.calls.agent(agent)
+
+    def wake_doors(self) -> None:
+        """Let all workers load the keys and webhooks again."""
+        self.database.run(calls.wake_doors)
+
+    async def is_served(self) -> bool:
+        """Return True if a worker takes agents."""
+        return bool((await self.database.read(leases.read_leases)).active)
+
+    async def report(self, server: str, agents: Sequence[str], own: WorkerState | None) -> PlatformStatus:
+        """Return the status of the platform: of all workers and their agents. `agents` are bare JIDs in their order.
+
+        `own` is the state of this worker; None for a command.
+        """
+        table = await self.database.read(leases.read_leases)
+        owners = {agent: lease.worker for agent, lease in table.leases.items()}
+        shown = [worker for worker in table.workers if not worker.is_leaving or worker.id in owners.values()]
+        others = [worker for worker in shown if worker.id != self.worker]
+        states = dict(zip([one.id for one in others], await asyncio.gather(*map(self._ask, others)), strict=True))
+        if own is not None:
+            states[self.worker] = own
+        found = {agent.jid: agent for state in states.values() if state is not None for agent in state.agents}
+        names = {worker.id: worker.name for worker in table.workers}
+
+        def describe(agent: str) -> AgentStatus:
+            if agent in found:
+                return found[agent]
+            lease = table.leases.get(agent)
+            if lease is None or lease.worker is None:
+                problem = "no worker serves it" if lease is None else f"no worker serves it: {lease.reason}"
+            elif states.get(lease.worker) is None:
+                problem = f"its worker {names.get(lease.worker, lease.worker)} does not answer"
+            else:
+                problem = f"its worker {names.get(lease.worker, lease.worker)} has not begun to serve it"
+            return AgentStatus(agent, "offline", start_problem=f"{agent}: {problem}")
+
+        takeover = leases.find_last_takeover(table)
+        web = next((state.web for state in (own, *states.values()) if state is not None and state.web is not None), None)
+        return PlatformStatus(
+            0 if own is None else own.pid,
+            server,
+            tuple(map(describe, dict.fromkeys([*agents, *(agent for agent, worker in owners.items() if worker is not None)]))),
+            web,
+            tuple(
+                WorkerStatus(
+                    worker.name,
+                    sum(owner == worker.id for owner in owners.values()),
+                    from_micros(worker.started_at),
+                    worker.id == self.worker,
+                    worker.is_leaving,
+                    max(0.0, worker.left_micros / 1_000_000),
+                    states.get(worker.id) is not None,
+                )
+                for worker in shown
+            ),
+            None
+            if takeover is None
+            else TakeoverStatus(takeover.worker, takeover.reason, from_micros(takeover.at), len(takeover.agents)),
+        )
+
+    async def _ask(self, worker: leases.Worker) -> WorkerState | None:
+        if worker.is_expired:
+            return None
+        try:
+            async with asyncio.timeout(_REPORT_S):
+                return await self.calls.worker(worker.id).report()
+        except (StoreError, TimeoutError):
+            return None

@@ -1,0 +1,340 @@
+"""Calls between workers: a worker asks another one to do something with an agent that it serves, or with itself."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from functools import cache, partial
+from typing import Any, NamedTuple, Protocol, cast, get_args, get_origin, get_type_hints
+
+from pydantic import ConfigDict, TypeAdapter
+from sqlalchemy import Connection
+
+from ..exceptions import ConfigError, CoReasonError, StoreError
+from ..operations.definition import KNOWN_ERRORS
+from ..operations.running_agent import RunningAgent
+from ..operations.status import AgentStatus, WebStatus
+from ..storage import Database, calls
+from ..storage.calls import StoredCall
+
+log = logging.getLogger(__name__)
+
+_CHECK_S = 1.0
+"""The time after which a caller looks for its answer without being told, and for a worker that has ended."""
+_STOP_S = 0.2
+"""The time between two looks of a caller for a wish to end early."""
+_MOVES = 30
+_MOVE_S = 0.2
+"""The most times that a caller asks again, and the time in between, while an agent goes from one worker to another."""
+_FLAG = "should_go_on"
+"""The argument that is a function: a call with it may be ended early."""
+_UNDONE_BY = {"refuse_person": "admit_person", "hold_turns": "release_turns"}
+"""The methods whose effect lasts until another one is called: it is, once the caller has ended without that."""
+_JSON = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
+
+
+class WorkerState(NamedTuple):
+    """What a worker tells of itself: the status of its agents, its process id, and its HTTP server."""
+
+    pid: int
+    agents: list[AgentStatus]
+    web: WebStatus | None
+
+
+class RunningWorker(Protocol):
+    """A worker as others ask it."""
+
+    async def report(self) -> WorkerState:
+        """Return the state of the worker and its agents."""
+        ...
+
+
+class ThisWorker:
+    """This worker as others ask it (`RunningWorker`)."""
+
+    def __init__(self, get_state: Callable[[], Awaitable[WorkerState]]) -> None:
+        self._get_state = get_state
+
+    async def report(self) -> WorkerState:
+        """Return the state of this worker and its agents."""
+        return await self._get_state()
+
+
+class _Method(NamedTuple):
+    """A method that can be called from afar: how its arguments and its result are written as JSON."""
+
+    names: tuple[str, ...]
+    arguments: TypeAdapter[Any]
+    result: TypeAdapter[Any]
+    has_flag: bool
+
+    @classmethod
+    def of(cls, function: Callable[..., Any]) -> _Method:
+        hints = get_type_hints(function)
+        result = hints.pop("return")
+        if get_origin(result) is not None and issubclass(get_origin(result), Awaitable):
+            result = get_args(result)[0]
+        has_flag = hints.pop(_FLAG, None) is not None
+        arguments: Any = tuple[tuple(hints.values())] if hints else tuple[()]  # type: ignore[misc]  # built at run time
+        # A tuple takes the configuration, which a class of its own would not.
+        return cls(tuple(hints), TypeAdapter(arguments, config=_JSON), TypeAdapter(tuple[result], config=_JSON), has_flag)  # type: ignore[valid-type]  # built at run time
+
+
+@cache
+def _methods(protocol: type) -> Mapping[str, _Method]:
+    functions = inspect.getmembers(protocol, inspect.isfunction)
+    return {name: _Method.of(function) for name, function in functions if not name.startswith("_")}
+
+
+class _MovedError(Exception):
+    """The worker that was asked does not serve the agent, or not yet."""
+
+
+class WorkerCalls:
+    """The calls that this worker makes and answers.
+
+    `find_target` returns what is asked: the agent with a bare JID, or for "" the worker itself; None if it is not here.
+    """
+
+    def __init__(
+        self, database: Database, worker: int, find_target: Callable[[str], RunningAgent | RunningWorker | None]
+    ) -> None:
+        self._database = database
+        self._worker = worker
+        self._find_target = find_target
+        self._wake = asyncio.Event()
+        self._waiting: dict[int, asyncio.Future[str]] = {}
+        """The calls of this worker that are stored and have no answer yet."""
+        self._serving: dict[int, asyncio.Task[None]] = {}
+        self._stopped: set[int] = set()
+        """The calls to this worker that run, and those of them that are to end early."""
+        self._lasting: dict[tuple[int, str, str, str], RunningAgent | RunningWorker] = {}
+        """What has to be undone when a caller ends: caller, agent, method and arguments of the undoing call; on what."""
+        self._task = asyncio.create_task(self._run(), name="worker-calls")
+
+    def wake(self) -> None:
+        """Look for calls and answers."""
+        self._wake.set()
+
+    def wake_if_busy(self) -> None:
+        """Look for callers that have ended, if any call runs or lasts."""
+        if self._serving or self._lasting or self._waiting:
+            self._wake.set()
+
+    async def close(self) -> None:
+        """Cancel all calls."""
+        tasks = [self._task, *self._serving.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # The side of the caller
+
+    def agent(self, agent: str) -> RunningAgent:
+        """Return an agent (a bare JID) that another worker serves. If it changes its worker, the new one is asked."""
+        return cast(RunningAgent, _Remote(_methods(RunningAgent), partial(self._ask_agent, agent, [])))
+
+    def worker(self, worker: int) -> RunningWorker:
+        """Return another worker."""
+        return cast(RunningWorker, _Remote(_methods(RunningWorker), partial(self._ask_worker, worker)))
+
+    async def _ask_agent(
+        self, agent: str, bound: list[int], method: str, arguments: str, should_go_on: Callable[[], bool] | None
+    ) -> str:
+        """Ask the worker that serves an agent. What lasts binds all that follows to the same worker, the one in `bound`."""
+        for _ in range(_MOVES):
+            with suppress(_MovedError):
+                add = partial(calls.add_call, agent=agent, only=bound[0] if bound else None)
+                worker, result = await self._ask(add, agent, method, arguments, should_go_on)
+                if method in _UNDONE_BY and not bound:
+                    bound.append(worker)
+                return result
+            await asyncio.sleep(_MOVE_S)
+        raise StoreError(
+            f"{agent}: no worker serves it at the moment; run the same again once `spade-coreason status` shows it online"
+        )
+
+    async def _ask_worker(self, worker: int, method: str, arguments: str, should_go_on: Callable[[], bool] | None) -> str:
+        try:
+            add = partial(calls.add_worker_call, worker=worker)
+            return (await self._ask(add, "the worker", method, arguments, should_go_on))[1]
+        except _MovedError:
+            raise StoreError("the worker has ended") from None
+
+    async def _ask(
+        self, add: Callable[..., int | None], what: str, method: str, arguments: str, should_go_on: Callable[[], bool] | None
+    ) -> tuple[int, str]:
+        """Call a method. Return the worker that was asked, and the JSON of the result.
+
+        Raise the error of the method, or _MovedError if none of it was done.
+        """
+        call = self._database.next_id()
+
+        def work(connection: Connection) -> int | None:
+            return add(connection, call, self._worker, method=method, arguments=arguments)
+
+        worker = await self._database.write(work)
+        if worker is None:
+            raise _MovedError
+        if worker == calls.OTHER_WORKER:
+            raise StoreError(f"{what}: another worker serves it now; run the same again, which does what is left")
+        answered = self._waiting[call] = asyncio.get_running_loop().create_future()
+        is_stopped = False
+        try:
+            while not answered.done():
+                await asyncio.wait([answered], timeout=_CHECK_S if should_go_on is None else _STOP_S)
+                if should_go_on is not None and not is_stopped and not should_go_on():
+                    is_stopped = True
+                    await self._database.write(partial(calls.stop_call, call=call, worker=worker))
+                self._wake.set()
+            answer = json.loads(answered.result())
+        except _EndedError:
+            raise StoreError(
+                f"{what}: the worker that was asked has ended before it answered; run the same again, which does what is left"
+            ) from None
+        finally:
+            del self._waiting[call]
+            with suppress(StoreError):
+                self._database.run(partial(calls.delete_call, call=call, worker=worker))
+        if "error" in answer:
+            raise _read_error(**answer["error"])
+        if "moved" in answer:
+            raise _MovedError
+        return worker, str(answer["result"])
+
+    # The side of the worker that is asked
+
+    async def _run(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            try:
+                await self._look()
+            except StoreError as error:
+                log.debug("the calls of other workers cannot be read: %s", error)
+                await asyncio.sleep(_STOP_S)
+                self._wake.set()
+
+    async def _look(self) -> None:
+        waiting, serving, callers = set(self._waiting), set(self._serving), {key[0] for key in self._lasting}
+
+        def read(connection: Connection) -> tuple[list[StoredCall], set[int]]:
+            return calls.read_calls(connection, self._worker), calls.find_workers(connection, callers)
+
+        found, alive = await self._database.read(read)
+        asked = {call.id for call in found if call.worker == self._worker}
+        for call in found:
+            if call.caller == self._worker and (answered := self._waiting.get(call.id)) is not None and not answered.done():
+                if call.answer is not None:
+                    answered.set_result(call.answer)
+                elif call.is_expired:
+                    answered.set_exception(_EndedError())
+            if call.worker == self._worker and call.answer is None:
+                if call.is_stopped:
+                    self._stopped.add(call.id)
+                if call.id not in self._serving and call.id not in serving:
+                    self._serving[call.id] = asyncio.create_task(self._serve(call))
+        for lost in waiting - {call.id for call in found}:
+            if (answered := self._waiting.get(lost)) is not None and not answered.done():
+                answered.set_exception(_EndedError())
+        for cancelled in serving - asked:
+            if (task := self._serving.get(cancelled)) is not None:
+                task.cancel()
+        for key in [key for key in self._lasting if key[0] in callers - alive]:
+            _, _, method, arguments = key
+            target = self._lasting.pop(key)
+            try:
+                await _call(_methods(RunningAgent)[method], target, method, arguments, None)
+            except Exception:
+                log.exception("%s: %s failed after the end of the worker that had asked", key[1], method)
+
+    async def _serve(self, call: StoredCall) -> None:
+        try:
+            answer = await self._answer(call)
+            await self._database.write(lambda connection: calls.answer_call(connection, call, json.dumps(answer)))
+        except StoreError as error:
+            log.warning("the answer to another worker cannot be stored: %s", error)
+        finally:
+            del self._serving[call.id]
+            self._stopped.discard(call.id)
+
+    async def _answer(self, call: StoredCall) -> dict[str, Any]:
+        target = self._find_target(call.agent)
+        if target is None:
+            return {"moved": True}
+        methods = _methods(RunningAgent if call.agent else RunningWorker)
+        try:
+            if (method := methods.get(call.method)) is None:
+                raise CoReasonError(f"the worker has another version and does not know {call.method}; restart it")
+            result = await _call(method, target, call.method, call.arguments, lambda: call.id not in self._stopped)
+            self._note_lasting(call, target, result)
+        except (CoReasonError, ValueError) as error:
+            return {"error": _write_error(error)}
+        except Exception:
+            log.exception("%s: the call %s of another worker failed", call.agent, call.method)
+            return {"error": _write_error(CoReasonError("the worker failed to do this; its log has the reason"))}
+        return {"result": method.result.dump_json((result,)).decode()}
+
+    def _note_lasting(self, call: StoredCall, target: RunningAgent | RunningWorker, result: object) -> None:
+        if (undoing := _UNDONE_BY.get(call.method)) is not None and result is not False:
+            self._lasting[call.caller, call.agent, undoing, call.arguments] = target
+        self._lasting.pop((call.caller, call.agent, call.method, call.arguments), None)
+
+
+class _EndedError(Exception):
+    """The worker that was asked has ended before it answered."""
+
+
+class _Remote:
+    """Something in another worker: each method is a call."""
+
+    def __init__(self, methods: Mapping[str, _Method], ask: Callable[..., Awaitable[str]]) -> None:
+        self._methods = methods
+        self._ask = ask
+
+    def __getattr__(self, name: str) -> Callable[..., asyncio.Task[Any]]:
+        if (method := self._methods.get(name)) is None:
+            raise AttributeError(name)
+
+        def begin(*values: Any, **further: Any) -> asyncio.Task[Any]:
+            should_go_on = further.pop(_FLAG, None)
+            if method.has_flag and should_go_on is None:
+                *values, should_go_on = values  # type: ignore[assignment]  # it is the last one
+            values = (*values, *(further[name] for name in method.names if name in further))
+            task = asyncio.ensure_future(self._perform(name, method, values, should_go_on))
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())  # one that nobody awaits is not told
+            return task
+
+        return begin
+
+    async def _perform(self, name: str, method: _Method, values: tuple[Any, ...], should_go_on: Any) -> Any:
+        arguments = method.arguments.dump_json(values).decode()
+        return method.result.validate_json(await self._ask(name, arguments, should_go_on))[0]
+
+
+async def _call(method: _Method, target: object, name: str, arguments: str, should_go_on: Callable[[], bool] | None) -> Any:
+    values = method.arguments.validate_json(arguments)
+    return await getattr(target, name)(*values, *([should_go_on] if method.has_flag else []))
+
+
+def _write_error(error: CoReasonError | ValueError) -> dict[str, str]:
+    if not isinstance(error, CoReasonError):
+        return {"kind": ValueError.__name__, "place": "", "text": str(error)}
+    kind = next((found for found in (ConfigError, *KNOWN_ERRORS) if isinstance(error, found)), CoReasonError)
+    return {
+        "kind": kind.__name__,
+        "place": error.place,
+        "text": error.problem if isinstance(error, ConfigError) else str(error),
+    }
+
+
+def _read_error(kind: str, place: str, text: str) -> Exception:
+    if kind == ValueError.__name__:
+        return ValueError(text)
+    if kind == ConfigError.__name__:
+        return ConfigError(place, text)
+    return next((found for found in KNOWN_ERRORS if found.__name__ == kind), CoReasonError)(text)
