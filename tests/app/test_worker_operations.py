@@ -4,77 +4,239 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
-import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from spade_coreason import ResponseHandler, Session
+from spade_coreason.contracts import AgentDefinition, AgentRequest
+from spade_coreason.domain.jid import bare_jid
 from tests.support.databases import execute
 from tests.support.hosting import PROJECT, PlatformProcess
+from tests.support.program import run_command
+from tests.support.servers.clients import StockClient
 from tests.support.servers.postgres import Postgres
 from tests.support.servers.server import XmppServer
-from tests.support.wait import ANSWER_S
-from tests.support.workers import Workers, new_asker, run_workers
+from tests.support.wait import ANSWER_S, eventually
+from tests.support.workers import Workers, run_workers
 
 
-async def run(configuration: Path, *arguments: str, code: int = 0) -> str:
-    """Run a command, and return what it prints; the error if it fails."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "spade_coreason", *arguments, "-c", str(configuration)),
-        cwd=PROJECT,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    out, errors = await asyncio.wait_for(process.communicate(), ANSWER_S)
-    assert process.returncode == code, (out.decode(), errors.decode())
-    return (errors if code else out).decode()
+class CountingAgent:
+    """An agent that answers with the number of its turn, and never to "wait"."""
+
+    manifest = AgentDefinition.simple("counting")
+
+    async def assist(self, request: AgentRequest, session: Session, response: ResponseHandler) -> None:
+        if request.payload["query"] == "wait":
+            await asyncio.Event().wait()
+        count = await session.get("count", 0) + 1
+        await session.store("count", count, scope="conversation")
+        await response.markdown(str(count))
 
 
-async def run_json(configuration: Path, *arguments: str, code: int = 0) -> Any:
-    return json.loads(await run(configuration, *arguments, "--json", code=code))
+class Machine:
+    """A machine on which an operator runs commands."""
+
+    def __init__(self, configuration: Path) -> None:
+        self.configuration = configuration
+
+    async def run(self, *arguments: str, code: int = 0) -> str:
+        """Run a command. Return what it prints, or the error if it fails with `code`."""
+        command = (*arguments, "-c", str(self.configuration))
+        done = await asyncio.to_thread(run_command, *command, cwd=PROJECT, timeout_s=ANSWER_S)
+        assert done.returncode == code, (done.stdout, done.stderr)
+        return done.stderr if code else done.stdout
+
+    async def read(self, *arguments: str, code: int = 0) -> Any:
+        """Run a command that prints JSON."""
+        done = await asyncio.to_thread(
+            run_command, *arguments, "--json", "-c", str(self.configuration), cwd=PROJECT, timeout_s=ANSWER_S
+        )
+        assert done.returncode == code, (done.stdout, done.stderr)
+        return json.loads(done.stdout)
 
 
-def make_other_machine(workers: Workers, tmp_path: Path) -> Path:
-    """Return a configuration of the same platform with a data directory in which nothing runs."""
-    settings = json.loads((tmp_path / "platform.yaml").read_text()) | {"data_dir": str(tmp_path / "elsewhere")}
-    file = tmp_path / "elsewhere.yaml"
-    file.write_text(json.dumps(settings))
-    file.chmod(0o600)
-    return file
+class Service:
+    """A service of workers, a machine with one (`here`) and one with the configuration alone (`elsewhere`), and a person."""
+
+    def __init__(self, workers: Workers, here: Machine, elsewhere: Machine, alice: StockClient) -> None:
+        self.workers = workers
+        self.agents = workers.agents
+        self.here = here
+        self.elsewhere = elsewhere
+        self.alice = alice
+
+    async def start(self, *shares: int) -> list[PlatformProcess]:
+        """Start workers with these numbers of agents."""
+        started = [await self.workers.start() for _ in shares]
+        await self.workers.wait_for(*shares)
+        return started
+
+    def find_process(self, agent: str) -> int:
+        """Return the id of the process that serves an agent."""
+        [row] = execute(
+            self.workers.url,
+            f"SELECT name FROM workers, leases WHERE workers.id = leases.worker AND leases.agent = '{agent}'",
+        )
+        return int(row["name"].rpartition(":")[2])
+
+    async def ask_all(self) -> list[str]:
+        """Ask all agents one after the other, and return their answers."""
+        return [await self.alice.ask("hi", agent, timeout_s=ANSWER_S) for agent in self.agents]
 
 
-def find_owners(workers: Workers) -> dict[str, int]:
-    """Return the worker of each agent that has one."""
-    return {row["agent"]: row["worker"] for row in execute(workers.url, "SELECT * FROM leases WHERE worker IS NOT NULL")}
-
-
-async def start_two(workers: Workers, *shares: int) -> list[PlatformProcess]:
-    started = [await workers.start(), await workers.start()]
-    await workers.wait_for(*shares)
-    return started
+@asynccontextmanager
+async def run_service(server: XmppServer, postgres: Postgres, tmp_path: Path) -> AsyncIterator[Service]:
+    agent = "tests.app.test_worker_operations:CountingAgent"
+    async with (
+        run_workers(server, postgres, tmp_path, agents=2, agent=agent) as workers,
+        StockClient(*await server.account(), server) as alice,
+    ):
+        here, elsewhere = tmp_path / "platform.yaml", tmp_path / "elsewhere.yaml"
+        elsewhere.write_text(json.dumps(json.loads(here.read_text()) | {"data_dir": str(tmp_path / "elsewhere")}))
+        elsewhere.chmod(0o600)
+        yield Service(workers, Machine(here), Machine(elsewhere), alice)
 
 
 async def test_a_command_pauses_the_agents_of_all_workers_from_any_machine(
     prosody: XmppServer, postgres: Postgres, tmp_path: Path
 ) -> None:
-    async with run_workers(prosody, postgres, tmp_path, agents=2) as workers, new_asker(prosody) as alice:
-        here, elsewhere = tmp_path / "platform.yaml", make_other_machine(workers, tmp_path)
-        started = await start_two(workers, 1, 1)
-        for configuration in (here, elsewhere):
-            paused = await run_json(configuration, "pause", "*")
+    async with run_service(prosody, postgres, tmp_path) as service:
+        started = await service.start(1, 1)
+        for machine in (service.here, service.elsewhere):
+            paused = await machine.read("pause", "*")
             assert {(one["agent"], one["is_paused"], one["is_changed"]) for one in paused} == {
-                (agent, True, True) for agent in workers.agents
+                (agent, True, True) for agent in service.agents
             }
-            for agent in workers.agents:
-                alice._client.send("hi", agent)
-            assert [one["is_changed"] for one in await run_json(configuration, "pause", "*")] == [False, False]
-            resumed = await run_json(configuration, "resume", "*")
-            assert {(one["agent"], one["is_paused"]) for one in resumed} == {(agent, False) for agent in workers.agents}
-            for _ in workers.agents:
-                await alice._client.answer()
+            for agent in service.agents:
+                service.alice.send("hi", agent)
+            assert [one["is_changed"] for one in await machine.read("pause", "*")] == [False, False]
+            resumed = await machine.read("resume", "*")
+            assert {(one["agent"], one["is_paused"]) for one in resumed} == {(agent, False) for agent in service.agents}
+            for _ in service.agents:
+                await service.alice.answer(ANSWER_S)
         # A pause is that of the agent, whoever serves it next.
-        await run(elsewhere, "pause", "*")
+        await service.elsewhere.run("pause", "*")
         await started[0].signal(signal.SIGKILL)
-        await workers.wait_for(2)
-        status = await run_json(elsewhere, "status", code=0)
+        await service.workers.wait_for(2)
+        await eventually_online(service.elsewhere)
+        status = await service.elsewhere.read("status")
         assert [agent["is_paused"] for agent in status["agents"]] == [True, True]
+
+
+async def eventually_online(machine: Machine) -> None:
+    """Wait until the status shows all agents online."""
+    deadline = time.monotonic() + ANSWER_S
+    while True:
+        command = ("status", "--json", "-c", str(machine.configuration))
+        if (await asyncio.to_thread(run_command, *command, cwd=PROJECT, timeout_s=ANSWER_S)).returncode == 0:
+            return
+        assert time.monotonic() < deadline
+
+
+async def test_the_data_of_a_person_are_deleted_at_the_agents_of_all_workers(
+    prosody: XmppServer, postgres: Postgres, tmp_path: Path
+) -> None:
+    async with run_service(prosody, postgres, tmp_path) as service:
+        await service.start(1, 1)
+        for machine in (service.here, service.elsewhere):
+            assert await service.ask_all() == ["1", "1"]
+            for agent in service.agents:
+                service.alice.send("wait", agent)
+            await eventually(lambda: len(execute(service.workers.url, "SELECT * FROM inbox WHERE state = 0")) == 2)
+            turns = await machine.read("status", "*")
+            assert {(turn["agent"], turn["person"]) for turn in turns} == {
+                (agent, bare_jid(service.alice.full_jid)) for agent in service.agents
+            }
+            deleted = await machine.read("people", "delete", bare_jid(service.alice.full_jid), "--yes")
+            assert (deleted["is_complete"], deleted["kept"]) == (True, [])
+            assert {one["agent"]: one["report"]["interactions"] for one in deleted["erasures"]} == dict.fromkeys(
+                service.agents, 1
+            )
+            assert execute(service.workers.url, "SELECT * FROM interactions") == []
+            for _ in service.agents:
+                await service.alice.answer(ANSWER_S)  # the turns that were ended are told
+
+
+async def test_a_failed_request_runs_again_in_the_worker_of_its_agent(
+    prosody: XmppServer, postgres: Postgres, tmp_path: Path
+) -> None:
+    async with run_service(prosody, postgres, tmp_path) as service:
+        await service.start(1, 1)
+        await service.elsewhere.run("pause", "*")
+        for agent in service.agents:
+            service.alice.send("hi", agent)
+        await eventually(lambda: len(execute(service.workers.url, "SELECT * FROM inbox WHERE state = 0")) == 2)
+        failed = "SELECT id, agent, sender, received_at, request, 3, received_at, 0, channel FROM inbox"
+        execute(
+            service.workers.url,
+            "INSERT INTO crashed_requests (id, agent, sender, received_at, request, crashes, failed_at, stops, channel) "
+            f"{failed} RETURNING id",
+        )
+        await service.here.run("resume", "*")
+        for _ in service.agents:
+            assert (await service.alice.answer(ANSWER_S))["body"] == "1"
+        for request in await service.elsewhere.read("requests", "list"):
+            assert (await service.elsewhere.run("requests", "retry", str(request["id"]), "--yes")).endswith("runs again now.\n")
+            assert (await service.alice.answer(ANSWER_S))["body"] == "2"
+
+
+async def test_agents_that_no_worker_serves_are_changed_directly(
+    prosody: XmppServer, postgres: Postgres, tmp_path: Path
+) -> None:
+    async with run_service(prosody, postgres, tmp_path) as service:
+        assert "no platform is running" in await service.elsewhere.run("status", code=4)
+        await service.elsewhere.run("pause", "*")
+        await service.start(1, 1)
+        status = await service.here.read("status")
+        assert [agent["is_paused"] for agent in status["agents"]] == [True, True]
+
+
+async def test_a_worker_that_ends_during_a_call_is_told_and_the_same_command_does_the_rest(
+    prosody: XmppServer, postgres: Postgres, tmp_path: Path
+) -> None:
+    async with run_service(prosody, postgres, tmp_path) as service:
+        await service.start(1, 1)
+        frozen = service.find_process(service.agents[1])
+        os.kill(frozen, signal.SIGSTOP)
+        error = await service.elsewhere.run("pause", "*", code=1)
+        assert f"{service.agents[1]}: the worker that was asked has ended before it answered; run the same again" in error
+        paused = await service.elsewhere.read("pause", "*")
+        assert {one["agent"]: one["is_paused"] for one in paused} == dict.fromkeys(service.agents, True)
+        os.kill(frozen, signal.SIGKILL)
+
+
+async def test_the_status_shows_all_workers_and_the_last_takeover_from_any_machine(
+    prosody: XmppServer, postgres: Postgres, tmp_path: Path
+) -> None:
+    async with run_service(prosody, postgres, tmp_path) as service:
+        first, second = await service.start(1, 1)
+        for machine, pid in ((service.here, first.pid), (service.elsewhere, 0)):
+            status = await machine.read("status")
+            assert status["pid"] == pid
+            assert [agent["jid"] for agent in status["agents"] if agent["state"] == "online"] == service.agents
+            assert [(worker["name"].rpartition(":")[2], worker["agents"]) for worker in status["workers"]] == [
+                (str(first.pid), 1),
+                (str(second.pid), 1),
+            ]
+            assert [worker["is_this"] for worker in status["workers"]] == [bool(pid), False]
+            assert all(0 < worker["lease_left_s"] <= 2 and worker["is_answering"] for worker in status["workers"])
+            assert status["last_takeover"] is None
+        [taken] = [agent for agent in service.agents if service.find_process(agent) == second.pid]
+        os.kill(second.pid, signal.SIGKILL)
+        await eventually(lambda: service.find_process(taken) == first.pid)
+        await eventually_online(service.elsewhere)
+        for machine in (service.here, service.elsewhere):
+            status = await machine.read("status")
+            assert [(worker["agents"], worker["is_leaving"]) for worker in status["workers"]] == [(2, False)]
+            last = status["last_takeover"]
+            assert last["worker"].endswith(f":{second.pid}")
+            assert (last["agents"], last["reason"]) == (1, f"{last['worker']} did not renew its lease")
+            text = await machine.run("status")
+            assert f"Last takeover: 1 agent of {last['worker']} at " in text
+            assert f"because {last['reason']}" in text
+            assert "2 of 2 agents online, " in text

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,7 @@ from ...settings import config_option
 from ...terminal.console import format_milliseconds, format_timedelta, paint, print_json, print_line, print_table
 
 if TYPE_CHECKING:
-    from ....operations.status import AgentStatus, QuotaUsage
+    from ....operations.status import AgentStatus, PlatformStatus, QuotaUsage, WorkerStatus
 
 _MAX_SHOWN = 3
 _UNDELIVERED = ("bounced", "failed")
@@ -39,6 +39,10 @@ def command(name: str | None, file: Path | None, data: Path | None, as_json: boo
     The columns answers/24h, p50, p99 and errors cover the last 24 hours, or the time since the start. p50 and p99 are answer
     times: 50 % and 99 % of the answers took no longer. "Messages today" (UTC) counts towards the quotas, and names the
     heaviest senders.
+
+    If several workers share the agents, it lists these too: their agents, the time since their start, and the time until their
+    lease ends unless they renew it. Then it shows the last takeover of agents from a worker, with the reason. Without a worker
+    on this machine the configuration is enough.
 
     With AGENT it lists the running answers: the person, the conversation, the time since the start, the last durable step, and
     the place in the code where it waits. AGENT is a JID or its name alone; "*" means all agents.
@@ -72,6 +76,7 @@ def command(name: str | None, file: Path | None, data: Path | None, as_json: boo
         for name in found.web.full_webhooks:
             problem = f"the webhook {name} is full; rotate its secret: `spade-coreason webhooks rotate {name}`"
             print_line(f"             {paint(problem, 'red')}")
+    _print_workers(found)
     if found.agents:
         columns = ("agent", "state", "conversations", "in flight", "answers/24h", "p50", "p99", "errors")
         print_table(columns, [_agent_row(agent) for agent in found.agents])
@@ -121,8 +126,38 @@ def command(name: str | None, file: Path | None, data: Path | None, as_json: boo
     online = sum(agent.state == "online" for agent in found.agents)
     cannot_store = sum(agent.storage_problem is not None for agent in found.agents)
     failing = (paint(f"{cannot_store} cannot store anything,", "red"),) if cannot_store else ()
-    print_line(f"{online} of {len(found.agents)} agents online,", *failing, f"process {found.pid}")
+    by_whom = f"process {found.pid}" if found.pid else f"{len(found.workers)} worker{'' if len(found.workers) == 1 else 's'}"
+    print_line(f"{online} of {len(found.agents)} agents online,", *failing, by_whom)
     return 0 if found.is_healthy else 1
+
+
+def _print_workers(found: PlatformStatus) -> None:
+    """Print the workers that share the agents, and the last takeover among them."""
+    now = datetime.now(UTC)
+    if found.workers:
+        columns = ("worker", "agents", "runs", "lease ends in", "")
+        print_table(
+            columns,
+            [
+                (
+                    worker.name,
+                    worker.agents,
+                    format_timedelta(max(timedelta(), now - worker.since)),
+                    f"{worker.lease_left_s:.1f} s",
+                    _describe_worker(worker),
+                )
+                for worker in found.workers
+            ],
+        )
+    if (last := found.last_takeover) is not None:
+        agents = f"{last.agents:,} agent{'' if last.agents == 1 else 's'}"
+        print_line(f"Last takeover: {agents} of {last.worker} at {last.at:%Y-%m-%d %H:%M:%S} UTC, because {last.reason}")
+
+
+def _describe_worker(worker: WorkerStatus) -> str:
+    notes = ["asked here"] if worker.is_this else []
+    notes += ["stopping"] if worker.is_leaving else []
+    return ", ".join(notes if worker.is_answering else [*notes, "does not answer"])
 
 
 def _show_turns(platform: PlatformAccess, agent: str, *, as_json: bool) -> int:
