@@ -64,6 +64,7 @@ from .channels import CHANNELS, ChannelFactories
 from .colleagues import ABSENT, Colleagues
 from .loop_watch import BLOCKED_S, take_block, watch_loop
 from .running_host import RunningHost
+from .shared_directory import SharedDirectory
 from .shares import group_agents
 from .supervision import Supervision, lock_data, make_store_timings, make_worker_terms, start_local_server
 from .web_server import build_web_server, find_used_doors
@@ -162,6 +163,7 @@ class Platform:
         self._workforce: Workforce | None = None
         self._canary: Canary | None = None
         self._colleagues: Colleagues | None = None
+        self._shared_directory: SharedDirectory | None = None
 
     async def __aenter__(self) -> Platform:
         try:
@@ -358,6 +360,10 @@ class Platform:
         worker_calls = WorkerCalls(database, leases.worker, self._find_target)
         self._colleagues = Colleagues(database, leases.worker, worker_calls)
         self._stack.push_async_callback(worker_calls.close)
+        if len(self.jids) > 1:
+            self._shared_directory = SharedDirectory(
+                database, leases.worker, self._builder.directory, self._builder.key_ring.callers_of
+            )
         handlers = LeaseHandlers(self._on_renewed, self._on_lapsed, self._on_restored, self._on_lease_lost, self._on_called)
         renewal = LeaseRenewal(database, leases.worker, terms, handlers, _BLOCKED_LEASES * self._blocked_s)
         self._workforce = Workforce(leases, renewal, groups, self)
@@ -375,6 +381,8 @@ class Platform:
             self._workforce.tell({ABSENT: sorted(jid for jid in self._absent if jid not in self.agents)})
             self._workforce.wake()
             self._colleagues.calls.wake_if_busy()
+            if self._shared_directory is not None:
+                self._start_in_background(self._shared_directory.refresh())
 
     def _on_called(self, payload: str) -> None:
         if self._colleagues is not None and payload != ALL_DOORS:

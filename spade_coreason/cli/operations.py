@@ -123,6 +123,7 @@ class _StoredPlatform:
     def __init__(self, data_dir: Path, runner: asyncio.Runner, host: OperationHost) -> None:
         self.data_dir = data_dir
         self.is_empty = host.database is None
+        self.is_running = host.is_running
         self.was_interrupted = False
         self._runner = runner
         self._host = host
@@ -220,6 +221,8 @@ class _SharedPlatform:
 
     def perform(self, operation: Operation[A, R], arguments: A, on_progress: OnProgress = lambda done, total: None) -> R:
         with _open_stored(self._settings, joins=True) as platform:
+            if not platform.is_running:
+                raise no_platform_error(self.data_dir, "and no worker on another machine; start one (`spade-coreason up`)")
             return platform.perform(operation, arguments, on_progress)
 
 

@@ -247,6 +247,13 @@ def wake_others(connection: Connection) -> None:
     connection.execute(select(func.pg_notify(LEASES_CHANNEL, "")))
 
 
+def read_owners(connection: Connection) -> dict[str, int]:
+    """Return the workers of the agents that have one."""
+    return {
+        row.agent: row.worker for row in connection.execute(select(leases.c.agent, leases.c.worker)) if row.worker is not None
+    }
+
+
 def set_leaving(connection: Connection, worker: int) -> None:
     """Take no part in the shares any more."""
     connection.execute(update(workers).where(workers.c.id == worker).values(is_leaving=True))

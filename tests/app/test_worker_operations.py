@@ -113,7 +113,7 @@ async def test_a_command_pauses_the_agents_of_all_workers_from_any_machine(
                 (agent, True, True) for agent in service.agents
             }
             for agent in service.agents:
-                service.alice.send("hi", agent)
+                assert (await service.alice.ask("hi", agent, timeout_s=ANSWER_S)).startswith("I am paused")
             assert [one["is_changed"] for one in await machine.read("pause", "*")] == [False, False]
             resumed = await machine.read("resume", "*")
             assert {(one["agent"], one["is_paused"]) for one in resumed} == {(agent, False) for agent in service.agents}
@@ -168,9 +168,7 @@ async def test_a_failed_request_runs_again_in_the_worker_of_its_agent(
     async with run_service(prosody, postgres, tmp_path) as service:
         await service.start(1, 1)
         await service.elsewhere.run("pause", "*")
-        for agent in service.agents:
-            service.alice.send("hi", agent)
-        await eventually(lambda: len(execute(service.workers.url, "SELECT * FROM inbox WHERE state = 0")) == 2)
+        assert all(answer.startswith("I am paused") for answer in await service.ask_all())
         failed = "SELECT id, agent, sender, received_at, request, 3, received_at, 0, channel FROM inbox"
         execute(
             service.workers.url,
@@ -192,6 +190,7 @@ async def test_agents_that_no_worker_serves_are_changed_directly(
         assert "no platform is running" in await service.elsewhere.run("status", code=4)
         await service.elsewhere.run("pause", "*")
         await service.start(1, 1)
+        await eventually_online(service.here)
         status = await service.here.read("status")
         assert [agent["is_paused"] for agent in status["agents"]] == [True, True]
 

@@ -19,6 +19,7 @@ from ..event_emitter import EventEmitter
 from .peer_answers import PeerAnswer
 
 if TYPE_CHECKING:
+    from ...domain.access import AccessPolicy
     from ..intake.access_requests import AccessRequests
 
 log = logging.getLogger(__name__)
@@ -56,6 +57,8 @@ class PlatformDirectory:
 
     def __init__(self) -> None:
         self._members: dict[str, _Member] = {}
+        self._elsewhere: Mapping[str, tuple[AgentCard, AccessPolicy]] = {}
+        """The cards and rules of the agents that other workers serve."""
         self._salt = secrets.token_hex(16)
         self._version = ""
         self.changed: EventEmitter[[]] = EventEmitter()
@@ -88,7 +91,40 @@ class PlatformDirectory:
 
     def list_for(self, jid: str) -> list[AgentCard]:
         """Return the cards of the agents to which `jid` may talk, without its own."""
-        return [member.current_card for member in self._members.values() if member.is_visible_to(jid)]
+        own, sender = self._members, bare_jid(jid)
+        others = [
+            card
+            for agent, (card, access) in self._elsewhere.items()
+            if agent not in own and agent != sender and access.is_allowed(jid)
+        ]
+        return [*(member.current_card for member in own.values() if member.is_visible_to(jid)), *others]
+
+    def list_own(self) -> dict[str, tuple[AgentCard, frozenset[str]]]:
+        """Return the agents of this process by bare JID, with their cards and the JIDs and domains that may talk to them.
+
+        A card tells whether its agent is online, and not how many turns it has.
+        """
+        return {
+            jid: (
+                member.card if not member.is_online() else replace(member.card, is_online=True),
+                member.access_requests.access.admitted,
+            )
+            for jid, member in self._members.items()
+        }
+
+    def set_elsewhere(self, others: Mapping[str, tuple[AgentCard, AccessPolicy]]) -> None:
+        """Take the cards and rules of the agents that other workers serve, by bare JID, in place of those of before."""
+        before, self._elsewhere = self._describe_elsewhere(), others
+        if self._describe_elsewhere() != before:
+            self._on_changed()
+
+    def _describe_elsewhere(self) -> list[tuple[AgentCard, list[str]]]:
+        """Return what the version depends on."""
+        return [
+            (replace(card, is_online=False), sorted(access.admitted))
+            for jid, (card, access) in self._elsewhere.items()
+            if jid not in self._members
+        ]
 
     @property
     def version(self) -> str:
@@ -96,7 +132,10 @@ class PlatformDirectory:
         if not self._version:
             rules = [sorted(member.access_requests.access.admitted) for member in self._members.values()]
             cards = [member.card for member in self._members.values()]
-            self._version = compute_cards_version(cards, rules, self._salt)
+            others = self._describe_elsewhere()
+            self._version = compute_cards_version(
+                [*cards, *(card for card, _ in others)], [*rules, *(admitted for _, admitted in others)], self._salt
+            )
         return self._version
 
     def _on_changed(self) -> None:

@@ -1,0 +1,107 @@
+"""The directory of a platform with several workers: the cards of its agents in the database, and whether they are online."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import cache
+from typing import Any, NamedTuple
+
+from pydantic import TypeAdapter
+from sqlalchemy import Connection
+
+from ..domain.access import AccessPolicy
+from ..domain.cards import AgentCard
+from ..exceptions import StoreError
+from ..runtime import PlatformDirectory
+from ..storage import Database, leases
+
+log = logging.getLogger(__name__)
+
+_MARGIN_MICROS = 60_000_000
+"""A card may become visible so long after its time: its transaction took that long."""
+
+
+class Listing(NamedTuple):
+    """What other workers have to know of an agent, as its worker stores it."""
+
+    card: AgentCard
+    admitted: list[str]
+    """The JIDs and domains that may talk to it; "*" for everyone."""
+
+
+class SharedDirectory:
+    """Stores the cards of the agents of this worker, and adds those of the other workers to its directory.
+
+    `callers_of` returns the keys with which callers of doors reach an agent (a bare JID).
+    """
+
+    def __init__(
+        self, database: Database, worker: int, directory: PlatformDirectory, callers_of: Callable[[str], Mapping[str, str]]
+    ) -> None:
+        self._database = database
+        self._worker = worker
+        self._directory = directory
+        self._callers_of = callers_of
+        self._stored: dict[str, tuple[AgentCard, frozenset[str]]] = {}
+        """The cards of the own agents as they are stored, with their rules."""
+        self._read: dict[str, Listing] = {}
+        """All cards as they are stored."""
+        self._texts: dict[str, str] = {}
+        self._since = 0
+        self._is_refreshing = False
+
+    async def refresh(self) -> None:
+        """Store what has changed of the own agents, and read what has changed of the others."""
+        if self._is_refreshing:
+            return
+        self._is_refreshing = True
+        try:
+            await self._store()
+            await self._load()
+        except StoreError as error:
+            log.debug("the directory of the other workers cannot be read: %s", error)
+        finally:
+            self._is_refreshing = False
+
+    async def _store(self) -> None:
+        own = self._directory.list_own()
+        for agent in self._stored.keys() - own.keys():
+            del self._stored[agent]  # it was given back
+        changed = {agent: known for agent, known in own.items() if self._stored.get(agent) != known}
+        if not changed:
+            return
+        texts = {agent: _adapter().dump_json(Listing(card, sorted(rules))).decode() for agent, (card, rules) in changed.items()}
+
+        def save(connection: Connection) -> None:
+            for agent, text in texts.items():
+                leases.save_card(connection, self._worker, agent, text)
+
+        await self._database.write(save)
+        self._stored |= changed
+
+    async def _load(self) -> None:
+        since = self._since - _MARGIN_MICROS
+        found, owners = await self._database.read(
+            lambda connection: (leases.read_cards(connection, since), leases.read_owners(connection)), is_background=True
+        )
+        for agent, text, stored_at in found:
+            self._since = max(self._since, stored_at)
+            if self._texts.get(agent) != text:
+                self._texts[agent] = text
+                self._read[agent] = _adapter().validate_json(text)
+        others: dict[str, tuple[AgentCard, AccessPolicy]] = {}
+        for agent, listing in self._read.items():
+            owner = owners.get(agent)
+            if owner == self._worker:
+                continue
+            access = AccessPolicy(agent, listing.admitted)
+            access.callers = self._callers_of(agent)
+            others[agent] = replace(listing.card, is_online=listing.card.is_online and owner is not None), access
+        self._directory.set_elsewhere(others)
+
+
+@cache
+def _adapter() -> TypeAdapter[Any]:
+    return TypeAdapter(Listing)
