@@ -7,14 +7,17 @@ import json
 import os
 import signal
 import time
-from collections.abc import AsyncIterator
+import urllib.error
+import urllib.request
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from spade_coreason import ResponseHandler, Session
+from spade_coreason import Peers, ResponseHandler, Session
 from spade_coreason.contracts import AgentDefinition, AgentRequest
 from spade_coreason.domain.jid import bare_jid
+from spade_coreason.xmpp.servers.process import find_free_ports
 from tests.support.databases import execute
 from tests.support.hosting import PROJECT, PlatformProcess
 from tests.support.program import run_command
@@ -26,16 +29,28 @@ from tests.support.workers import Workers, run_workers
 
 
 class CountingAgent:
-    """An agent that answers with the number of its turn, and never to "wait"."""
+    """An agent that answers with the number of its turn, and never to "wait". It finds other agents and asks them."""
 
     manifest = AgentDefinition.simple("counting")
 
+    def __init__(self, peers: Peers) -> None:
+        self._peers = peers
+
     async def assist(self, request: AgentRequest, session: Session, response: ResponseHandler) -> None:
-        if request.payload["query"] == "wait":
-            await asyncio.Event().wait()
-        count = await session.get("count", 0) + 1
-        await session.store("count", count, scope="conversation")
-        await response.markdown(str(count))
+        match str(request.payload["query"]).split():
+            case ["wait"]:
+                await asyncio.Event().wait()
+            case ["who"]:
+                await response.markdown(str(os.getpid()))
+            case ["find"]:
+                states = [f"{card.jid} {'online' if card.is_online else 'offline'}" for card in await self._peers.find()]
+                await response.markdown(" ".join(states) or "nobody")
+            case ["ask", jid]:
+                await response.markdown((await self._peers.ask(jid, "who")).text)
+            case _:
+                count = await session.get("count", 0) + 1
+                await session.store("count", count, scope="conversation")
+                await response.markdown(str(count))
 
 
 class Machine:
@@ -143,23 +158,26 @@ async def test_the_data_of_a_person_are_deleted_at_the_agents_of_all_workers(
 ) -> None:
     async with run_service(prosody, postgres, tmp_path) as service:
         await service.start(1, 1)
+        alice = bare_jid(service.alice.full_jid)
+        assert await service.ask_all() == ["1", "1"]
+        for agent in service.agents:
+            service.alice.send("wait", agent)
+        await eventually(lambda: len(execute(service.workers.url, "SELECT * FROM inbox WHERE state = 0")) == 2)
         for machine in (service.here, service.elsewhere):
-            assert await service.ask_all() == ["1", "1"]
-            for agent in service.agents:
-                service.alice.send("wait", agent)
-            await eventually(lambda: len(execute(service.workers.url, "SELECT * FROM inbox WHERE state = 0")) == 2)
             turns = await machine.read("status", "*")
-            assert {(turn["agent"], turn["person"]) for turn in turns} == {
-                (agent, bare_jid(service.alice.full_jid)) for agent in service.agents
-            }
-            deleted = await machine.read("people", "delete", bare_jid(service.alice.full_jid), "--yes")
-            assert (deleted["is_complete"], deleted["kept"]) == (True, [])
-            assert {one["agent"]: one["report"]["interactions"] for one in deleted["erasures"]} == dict.fromkeys(
-                service.agents, 1
-            )
-            assert execute(service.workers.url, "SELECT * FROM interactions") == []
-            for _ in service.agents:
-                await service.alice.answer(ANSWER_S)  # the turns that were ended are told
+            assert {(turn["agent"], turn["person"]) for turn in turns} == {(agent, alice) for agent in service.agents}
+        deleted = await service.elsewhere.read("people", "delete", alice, "--yes")
+        assert (deleted["is_complete"], deleted["kept"]) == (True, [])
+        counts = {one["agent"]: one["report"]["interactions"] for one in deleted["erasures"]}
+        assert counts == dict.fromkeys(service.agents, 1)
+        assert execute(service.workers.url, "SELECT * FROM interactions") == []
+        assert await service.here.read("status", "*") == []
+        again = await service.here.read("people", "delete", alice, "--yes")
+        assert [one["report"]["interactions"] for one in again["erasures"]] == [0, 0]
+        for agent in service.agents:  # their people are not refused any more
+            service.alice.send("hi", agent)
+            while (await service.alice.answer(ANSWER_S))["body"] != "1":
+                pass
 
 
 async def test_a_failed_request_runs_again_in_the_worker_of_its_agent(
@@ -239,3 +257,54 @@ async def test_the_status_shows_all_workers_and_the_last_takeover_from_any_machi
             assert f"Last takeover: 1 agent of {last['worker']} at " in text
             assert f"because {last['reason']}" in text
             assert "2 of 2 agents online, " in text
+
+
+async def test_agents_find_those_of_other_workers_and_ask_them_over_the_server(
+    prosody: XmppServer, postgres: Postgres, tmp_path: Path
+) -> None:
+    async with run_service(prosody, postgres, tmp_path) as service:
+        _, second = await service.start(1, 1)
+        [near, far] = sorted(service.agents, key=lambda agent: service.find_process(agent) == second.pid)
+        deadline = time.monotonic() + ANSWER_S
+        while (answer := await service.alice.ask("find", near, timeout_s=ANSWER_S)) != f"{far} online":
+            assert time.monotonic() < deadline, answer
+        assert await service.alice.ask(f"ask {far}", near, timeout_s=ANSWER_S) == str(second.pid)
+        await second.signal(signal.SIGKILL)
+        await service.workers.wait_for(2)
+        await eventually_online(service.elsewhere)
+        assert await service.alice.ask("find", near, timeout_s=ANSWER_S) == f"{far} online"
+
+
+async def test_a_key_is_taken_and_revoked_by_all_workers(prosody: XmppServer, postgres: Postgres, tmp_path: Path) -> None:
+    async with run_service(prosody, postgres, tmp_path) as service:
+        file = service.here.configuration
+        ports = find_free_ports(2)
+        for port in ports:
+            settings = json.loads(file.read_text()) | {"web": {"port": port}}
+            for agent in settings["agents"]:
+                agent["doors"] = ["openai"]
+            file.write_text(json.dumps(settings))
+            await service.workers.start()
+        await service.workers.wait_for(1, 1)
+        for machine in (service.here, service.elsewhere):
+            name = machine.configuration.stem
+            names = [option for agent in service.agents for option in ("--agent", agent)]
+            secret = (await machine.run("keys", "create", name, *names)).split()[-1]
+            await _wait_for_doors(ports, secret, 200)
+            await machine.run("keys", "revoke", name)
+            await _wait_for_doors(ports, secret, 401)
+
+
+async def _wait_for_doors(ports: Sequence[int], secret: str, status: int) -> None:
+    """Wait until all doors answer a key with a status."""
+    await eventually(lambda: {_ask_door(port, secret) for port in ports} == {status})
+
+
+def _ask_door(port: int, secret: str) -> int:
+    """Return the status of a request with a key."""
+    request = urllib.request.Request(f"http://127.0.0.1:{port}/v1/models", headers={"Authorization": f"Bearer {secret}"})
+    try:
+        with urllib.request.urlopen(request, timeout=ANSWER_S) as response:
+            return int(response.status)
+    except urllib.error.HTTPError as error:
+        return error.code
