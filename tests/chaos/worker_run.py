@@ -33,7 +33,7 @@ from tests.support.hosting import PlatformProcess, Tunnel
 from tests.support.line_log import append_line, read_lines
 from tests.support.servers.postgres import Postgres
 from tests.support.servers.server import XmppServer
-from tests.support.wait import ANSWER_S, eventually
+from tests.support.wait import TIMEOUT_S, eventually
 from tests.support.workers import Workers, run_workers
 
 _ASKERS = 4
@@ -397,7 +397,7 @@ async def run_worker_chaos(
         finally:
             asking.cancel()
         with suppress(TimeoutError):
-            async with asyncio.timeout(ANSWER_S):
+            async with asyncio.timeout(TIMEOUT_S):
                 while any(asker.unanswered for asker in askers):  # noqa: ASYNC110 - there is no event for the last answer
                     await asyncio.sleep(0.05)
         for asker in askers:
@@ -433,9 +433,11 @@ async def _ask(askers: Sequence[Asker], agents: Sequence[str]) -> None:
 async def _count_stored(url: str, askers: Sequence[Asker], tally: WorkerTally) -> None:
     """Compare the answers with what is stored."""
     turns: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
-    for row in execute(url, "SELECT body FROM interactions ORDER BY id"):
+    for row in execute(url, "SELECT id, body FROM interactions ORDER BY id"):
         if QUESTION.fullmatch(text := json.loads(row["body"])["input"]["query"]):
             name, agent, number = text.split()
+            if int(number) in turns[name, agent]:
+                print(f"stored twice: {text} as {row['id']} {row['body']}")
             turns[name, agent].append(int(number))
     tally.stored_twice = sum(len(order) - len(set(order)) for order in turns.values())
     for asker in askers:
