@@ -44,6 +44,7 @@ from ..runtime import (
     find_agents,
 )
 from ..storage import (
+    CrashedRequest,
     Database,
     Leases,
     RunningRequests,
@@ -69,7 +70,7 @@ from .shares import group_agents
 from .supervision import Supervision, lock_data, make_store_timings, make_worker_terms, start_local_server
 from .web_server import build_web_server, find_used_doors
 from .worker_calls import RunningWorker, ThisWorker, WorkerCalls, WorkerState
-from .workforce import Workforce, find_predecessor, replace_predecessor
+from .workforce import Workforce, replace_predecessor
 
 if TYPE_CHECKING:
     from ..doors import WebServer
@@ -288,17 +289,16 @@ class Platform:
                 "the event loop was blocked for %g s or more when the platform was killed; see %s", self._blocked_s, stacks
             )
         is_stop = running.is_stopping and not blocking_row
-        await restore_kept(self.database, running.kept)
-        leases = Leases(self.database) if terms is not None else None
-        predecessor = await find_predecessor(leases, self.run_dir) if leases is not None else None
-        # What another worker has replaced already is counted.
-        rows = running.rows if leases is None or predecessor is not None else ()
-        crashed = await record_crash(self.database, rows, utc_now(), blocking_row, is_stop=is_stop)
-        if leases is not None:
-            await replace_predecessor(leases, self.run_dir, predecessor)
+        leases, crashed = None, list[CrashedRequest]()
+        if terms is None:
+            await restore_kept(self.database, running.kept)
+            crashed = await record_crash(self.database, running.rows, utc_now(), blocking_row, is_stop=is_stop)
+        else:
+            leases = Leases(self.database)
+            await replace_predecessor(leases, self.run_dir, running, blocking_row, is_stop=is_stop)
         self._crash_guard = CrashGuard(
             running,
-            crashed if terms is None else (),
+            crashed,
             is_after_stop=is_stop and terms is None,
             mark_alone=None if terms is None else partial(mark_alone, self.database),
         )

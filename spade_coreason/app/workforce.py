@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from ..domain.environment.private_files import replace_file
 from ..exceptions import StoreError
-from ..storage import Leases, LeaseTable
+from ..storage import Leases, LeaseTable, RunningRequests
 from .shares import NOBODY, Change, choose_change, is_away
 
 if TYPE_CHECKING:
@@ -29,22 +29,16 @@ _STOPPED = "its worker was stopped"
 _ROOM = "another worker has room"
 
 
-async def find_predecessor(leases: Leases, run_dir: Path) -> int | None:
-    """Return the worker that used the directory of this process before, if it has died and was not replaced yet.
+async def replace_predecessor(
+    leases: Leases, run_dir: Path, running: RunningRequests, blocking_row: int, *, is_stop: bool
+) -> None:
+    """Replace the worker that used the directory of this process before, and note this one there.
 
-    This process holds the lock of the directory, so it has died, whatever its lease says.
+    This process holds the lock of the directory, so that worker has died, whatever its lease says. `running` is what it left.
     """
-    try:
-        previous = int((run_dir / _FILE).read_text())
-    except (OSError, ValueError):
-        return None
-    return previous if any(worker.id == previous for worker in (await leases.read()).workers) else None
-
-
-async def replace_predecessor(leases: Leases, run_dir: Path, predecessor: int | None) -> None:
-    """Free the agents of a predecessor, and note this worker in the directory."""
-    if predecessor is not None:
-        await leases.remove(predecessor, "its worker has started again")
+    with suppress(OSError, ValueError):
+        predecessor = int(await asyncio.to_thread((run_dir / _FILE).read_text))
+        await leases.replace(predecessor, running, blocking_row, is_stop=is_stop)
     await asyncio.to_thread(replace_file, run_dir / _FILE, str(leases.worker).encode())
 
 

@@ -194,18 +194,18 @@ _is_unanswered = select(inbox.c.id).where(inbox.c.id == crashed_requests.c.id, i
 
 async def restore_kept(database: Database, kept: Sequence[Mapping[str, Any]]) -> None:
     """Store the requests of `RunningRequests.kept` that are not in the inbox."""
-    if not kept:
-        return
+    if kept:
+        for columns in await database.write(lambda connection: store_kept(connection, kept)):
+            database.add_open_row(columns["agent"], columns["key"], columns["id"])
 
-    def work(connection: Connection) -> list[Mapping[str, Any]]:
-        stored = set(connection.scalars(select(inbox.c.id).where(inbox.c.id.in_([columns["id"] for columns in kept]))))
-        lost = [columns for columns in kept if columns["id"] not in stored]
-        for columns in lost:
-            connection.execute(insert(inbox).values(columns))
-        return lost
 
-    for columns in await database.write(work):
-        database.add_open_row(columns["agent"], columns["key"], columns["id"])
+def store_kept(connection: Connection, kept: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Store the requests of `RunningRequests.kept` that are not in the inbox, in a transaction. Return these."""
+    stored = set(connection.scalars(select(inbox.c.id).where(inbox.c.id.in_([columns["id"] for columns in kept]))))
+    lost = [columns for columns in kept if columns["id"] not in stored]
+    for columns in lost:
+        connection.execute(insert(inbox).values(columns))
+    return lost
 
 
 async def record_crash(
@@ -217,19 +217,22 @@ async def record_crash(
     stops. If one of them blocked the event loop until the process was killed (`blocking_row`), it alone is counted, and has
     failed. Requests that were answered in the meantime are forgotten.
     """
+    return await database.write(lambda connection: count_crash(connection, rows, now, blocking_row, is_stop=is_stop))
+
+
+def count_crash(
+    connection: Connection, rows: Collection[int], now: datetime, blocking_row: int = 0, *, is_stop: bool = False
+) -> list[CrashedRequest]:
+    """Do what `record_crash` does, in a transaction."""
     if blocking_row in rows:
         rows = {blocking_row}
-
-    def work(connection: Connection) -> list[CrashedRequest]:
-        crashed = crashed_requests
-        connection.execute(delete(crashed).where(crashed.c.failed_at.is_(None), ~_is_unanswered))
-        if rows:
-            _count(connection, rows, now, is_stop=is_stop)
-            if blocking_row in rows:
-                connection.execute(update(crashed).where(crashed.c.id.in_(rows)).values(failed_at=to_micros(now)))
-        return _load(connection.execute(select(crashed).where(_is_unanswered).order_by(crashed.c.id)).all())
-
-    return await database.write(work)
+    crashed = crashed_requests
+    connection.execute(delete(crashed).where(crashed.c.failed_at.is_(None), ~_is_unanswered))
+    if rows:
+        _count(connection, rows, now, is_stop=is_stop)
+        if blocking_row in rows:
+            connection.execute(update(crashed).where(crashed.c.id.in_(rows)).values(failed_at=to_micros(now)))
+    return _load(connection.execute(select(crashed).where(_is_unanswered).order_by(crashed.c.id)).all())
 
 
 def record_lost_worker(connection: Connection, agents: Sequence[str], now: datetime) -> None:

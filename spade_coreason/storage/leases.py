@@ -18,7 +18,7 @@ from sqlalchemy.dialects.postgresql import insert as insert_or_skip
 
 from ..contracts.base import utc_now
 from .backends.database import Database
-from .crashes import record_lost_worker
+from .crashes import RunningRequests, count_crash, record_lost_worker, store_kept
 from .schema import leases, workers
 from .sequences import take_row_ids
 
@@ -345,6 +345,22 @@ class Leases:
             return claim(connection, self.worker, chosen, "its share") if chosen else [], reaped
 
         return await self._database.write(work)
+
+    async def replace(self, predecessor: int, running: RunningRequests, blocking_row: int, *, is_stop: bool) -> None:
+        """Replace a worker that has died, unless another one has done so already and has counted its requests.
+
+        Otherwise store what it has kept in `running`, and count a crash or a stop for what ran, as `record_crash` does.
+        """
+        kept, rows = running.kept, running.rows
+
+        def work(connection: Connection) -> None:
+            lock_changes(connection)
+            if connection.scalar(select(workers.c.id).where(workers.c.id == predecessor)) is not None:
+                store_kept(connection, kept)
+                count_crash(connection, rows, utc_now(), blocking_row, is_stop=is_stop)
+                remove_worker(connection, predecessor, "its worker has started again")
+
+        await self._database.write(work)
 
     async def release(self, agent: str, reason: str, *, is_lost: bool = False) -> None:
         """Free an agent that this worker serves. With `is_lost` the next one takes it over."""

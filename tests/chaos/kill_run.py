@@ -186,7 +186,7 @@ class Asker(SessionHandler):
 
     def __init__(self, name: str, account: tuple[str, str], server: XmppServer, port: int, tally: KillTally) -> None:
         self.name = name
-        self._tally = tally
+        self.tally = tally
         self._server_keeps_order = server.kind != "ejabberd"
         self._answer_ids: dict[str, set[str]] = defaultdict(set)
         self._open: dict[str, str] = {}
@@ -217,7 +217,7 @@ class Asker(SessionHandler):
     def ask(self, agent: str, number: int) -> None:
         """Ask an agent, once."""
         text = f"{self.name} {agent} {number}"
-        self._tally.asked += 1
+        self.tally.asked += 1
         self._open[text] = agent
         # The connection repeats what a killed server has not acknowledged. A client that does so has unique origin ids.
         ident = text.replace(" ", "-")
@@ -235,20 +235,20 @@ class Asker(SessionHandler):
         if not QUESTION.fullmatch(text):
             return
         if message.get("type") == "error":
-            self._tally.refused += self._open.pop(text, None) is not None
+            self.tally.refused += self._open.pop(text, None) is not None
             return
         name, agent, number = text.split()
         if name != self.name or agent != sender:
-            self._tally.crossed += 1
+            self.tally.crossed += 1
             return
         ids = self._answer_ids[text]
         if not ids:
-            self._tally.answered += 1
+            self.tally.answered += 1
             self._open.pop(text, None)
             if message.find(DELAY) is None or self._server_keeps_order:
                 self.answers[agent].append(int(number))
         elif message.get("id", "") not in ids and len(ids) == 1:
-            self._tally.twice += 1
+            self.tally.twice += 1
         ids.add(message.get("id", ""))
         self.answered.set()
 

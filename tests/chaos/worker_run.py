@@ -64,7 +64,7 @@ class WorkingAgent:
         result = await session.run_once("step", self._work, query)
         append_line(self._log, "ends", query, result)
         await session.store(_PID, f"{os.getpid()} {uuid4().hex}", scope="conversation")
-        if query.endswith("0"):
+        if query.endswith(("0", "3", "6")):
             await response.audit("working", "answer", query, success=True)
         await response.markdown(query)
 
@@ -80,6 +80,8 @@ class WorkerTally(KillTally):
     workers: int = 0
     agents: int = 0
     lease_s: float = 0.0
+    notices: int = 0
+    """Answers that tell of a failure, and are no answers to a question."""
     stored_twice: int = 0
     """Questions with two stored turns."""
     stale: int = 0
@@ -99,7 +101,15 @@ class WorkerTally(KillTally):
     def row(self) -> tuple[str, ...]:
         faults = ", ".join(f"{count} x {name}" for name, count in sorted(self.faults.items()))
         counts = [self.asked, self.answered, self.lost, self.refused, self.twice, self.crossed, self.turns_out_of_order]
-        counts += [self.out_of_order, self.stored_twice, self.stale, self.fenced, self.repeated_steps, self.differing_steps]
+        counts += [
+            self.out_of_order,
+            self.notices,
+            self.stored_twice,
+            self.stale,
+            self.fenced,
+            self.repeated_steps,
+            self.differing_steps,
+        ]
         counts += [self.bad_trails]
         head = (self.server, str(self.workers), str(self.agents), f"{self.lease_s:g} s", faults)
         return (*head, *map(str, counts), self.describe_takeovers())
@@ -139,6 +149,7 @@ COLUMNS = (
     "crossed",
     "turns out of order",
     "answers out of order",
+    "notices",
     "stored twice",
     "stale writes",
     "fenced writes",
@@ -156,6 +167,7 @@ def _percentile(ordered: Sequence[float], percent: int) -> float:
 class TimedAsker(Asker):
     """A person of whose questions some are timed."""
 
+    tally: WorkerTally
     awaited: dict[str, asyncio.Future[float]]
 
     def time(self, agent: str, number: int) -> asyncio.Future[float]:
@@ -168,6 +180,9 @@ class TimedAsker(Asker):
 
     def on_message(self, message: Element) -> None:
         text = message.findtext(BODY) or ""
+        if text and message.get("type") != "error" and not QUESTION.fullmatch(text):
+            print(f"{message.get('from')} says: {text}")
+            self.tally.notices += 1
         if message.get("type") != "error" and (found := getattr(self, "awaited", {}).pop(text, None)) is not None:
             found.set_result(asyncio.get_running_loop().time())
         super().on_message(message)
@@ -458,7 +473,6 @@ async def _count_stored(url: str, askers: Sequence[Asker], tally: WorkerTally) -
         tally.bad_trails += bool(trail.problems)
         for problem in trail.problems:
             print(problem)
-    assert trails
 
 
 def _count_logged(directory: Path, log: Path, tally: WorkerTally) -> None:

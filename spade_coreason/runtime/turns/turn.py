@@ -34,7 +34,7 @@ from ...domain.observability import spans
 from ...domain.observability.tracing import TURN_TRACE, TurnTrace
 from ...domain.texts.text import replace_lone_surrogates
 from ...domain.texts.translation import N_, translate
-from ...exceptions import StoreError, describe_for_log
+from ...exceptions import LeaseLostError, StoreError, describe_for_log
 from ...memory import (
     CURRENT_DEFERRED_SYNCS,
     ActiveConversation,
@@ -271,7 +271,12 @@ class Turn:
         raise self.steps.mismatch or self.steps.make_missing()
 
     async def _report_failure(self, error: BaseException, *, is_late: bool) -> TurnEvent:
-        """Log a failure with its traceback and store it. Tell the sender the number of the incident only."""
+        """Log a failure with its traceback and store it. Tell the sender the number of the incident only.
+
+        Raise LeaseLostError instead: another worker runs the request.
+        """
+        if isinstance(error, LeaseLostError):
+            raise error
         agent, incident = self.services.jid, self.services.incidents.make_number()
         code: int = ErrorCode.TIMEOUT if is_late else ErrorCode.INTERNAL
         problem = describe_for_log(error)

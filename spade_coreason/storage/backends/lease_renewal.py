@@ -25,7 +25,7 @@ LAPSED = 0.7
 """The part of that time after which a worker does no more: it cannot know whether another one has taken over."""
 _CUT_BY = 0.85
 """The part of that time by which the sessions must be cut, or the process ends."""
-_ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, SQLAlchemyError, OSError)
+_ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, SQLAlchemyError, OSError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class LeaseRenewal:
         self._answered_at = self._renewed_at = time.monotonic()
         self._is_lapsed = False
         self._is_cut = threading.Event()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), name="lease-renewal", daemon=True)
+        self._thread = threading.Thread(target=self._run_thread, name="lease-renewal", daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_over = threading.Event()
         self._wake = asyncio.Event()
@@ -96,6 +96,12 @@ class LeaseRenewal:
         return self._renewed_at + self._terms.lease_s - time.monotonic()
 
     # In the thread
+
+    def _run_thread(self) -> None:
+        try:
+            asyncio.run(self._run())
+        except Exception as error:  # noqa: BLE001 - nothing else would notice that the lease is not renewed any more
+            self._handlers.on_lost(f"its renewal failed: {error!r}")
 
     async def _run(self) -> None:
         self._loop = asyncio.get_running_loop()
