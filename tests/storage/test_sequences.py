@@ -21,6 +21,7 @@ from spade_coreason.storage.sequences import MAX_ROW_ID, take_row_ids
 from tests.support.databases import SQLITE, WriterGate, downgrade, execute, read_rows
 from tests.support.errors import ExpectedErrors
 from tests.support.records import new_conversation, open_repository, store_turn
+from tests.support.servers.postgres import Postgres
 from tests.support.wait import eventually
 from tests.support.warm import WarmProcess
 
@@ -44,6 +45,19 @@ async def test_the_next_block_is_there_before_the_last_one_is_used_up(database_u
     assert read_rows_of_sequence(database_url) == 2 * ROW_ID_BLOCK + 1
     ids += [database.next_id() for _ in range(ROW_ID_BLOCK)]
     assert ids == list(range(1, len(ids) + 1))
+    await database.close()
+
+
+async def test_ids_ascend_for_an_agent_that_comes_from_another_process_while_the_next_block_is_there(
+    postgres: Postgres,
+) -> None:
+    database = await open_database(postgres.url(), "off")
+    foreign = (await database.write(lambda connection: take_row_ids(connection, ROW_ID_BLOCK))).stop - 1
+    for _ in range(ROW_ID_BLOCK // 2 + 1):
+        assert database.next_id() < foreign
+    await database.write(lambda connection: None)  # the next block is there, behind that of the other process
+    await database.open_agent(AGENT)
+    assert database.next_id() > foreign
     await database.close()
 
 

@@ -235,7 +235,10 @@ class Database(ABC):
         self._blocks: deque[range] = deque()
         """The blocks of row ids that follow the current one."""
         self._known_next_id = 0
-        """The end of the newest block. The sequence is further only if another process has taken one since."""
+        """The end of the current block, or of the newest one if no other process has taken one between.
+
+        The sequence is further only if another process has taken one since.
+        """
         self._deferred_rows: list[tuple[int, Row]] = []
         self._deferred_timer: asyncio.TimerHandle | None = None
         self._row_sources: list[Callable[[], Rows]] = []
@@ -315,6 +318,7 @@ class Database(ABC):
         while True:
             yield iter(self._require_block, None)  # an iterator survives errors, a generator does not
             block = self._blocks.popleft()
+            self._known_next_id = max(self._known_next_id, block.stop)
             half = len(block) // 2
             yield block[:half]
             self._fetch_block()
@@ -333,11 +337,13 @@ class Database(ABC):
 
     def _add_block(self, block: range) -> None:
         self._blocks.append(block)
-        self._known_next_id = block.stop
+        if block.start == self._known_next_id:
+            self._known_next_id = block.stop
 
     def _begin_block(self, block: range) -> None:
         """Go on with a new block. The rest of the earlier ones is not used."""
         self._blocks.clear()
+        self._known_next_id = block.start
         self._add_block(block)
         self.row_ids = chain.from_iterable(self._iterate_blocks())
 
