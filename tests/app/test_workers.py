@@ -9,6 +9,7 @@ from pathlib import Path
 
 from spade_coreason.app.platform import EXIT_LEASE_LOST
 from tests.support.databases import execute
+from tests.support.hosting import Tunnel
 from tests.support.servers.clients import StockClient
 from tests.support.servers.postgres import Postgres
 from tests.support.servers.server import XmppServer
@@ -102,3 +103,46 @@ async def test_workers_that_start_at_once_on_an_empty_database_share_the_agents(
         started = await asyncio.gather(*(workers.start() for _ in range(3)))
         await workers.wait_for(2, 2, 2)
         assert await alice.ask_all(workers.agents) == ({1}, {worker.pid for worker in started})
+
+
+async def test_a_worker_that_does_not_reach_the_xmpp_server_gives_its_agents_to_one_that_does(
+    prosody: XmppServer, postgres: Postgres, tmp_path: Path
+) -> None:
+    async with (
+        run_workers(prosody, postgres, tmp_path, agents=2) as workers,
+        new_asker(prosody) as alice,
+        Tunnel(prosody) as network,
+    ):
+        settings = workers.move("elsewhere", database_port=postgres.port, server_port=network.port)
+        away, here = await workers.start(settings), await workers.start()
+        await workers.wait_for(1, 1)
+        network.dropped_direction = "both"
+        await workers.wait_for(2)
+        assert await alice.ask_all(workers.agents) == ({1}, {here.pid})
+        network.cut()
+        network.dropped_direction = ""
+        await workers.wait_for(1, 1)
+        assert await alice.ask_all(workers.agents) == ({2}, {away.pid, here.pid})
+
+
+async def test_no_agent_changes_hands_while_no_worker_reaches_the_xmpp_server(
+    prosody: XmppServer, postgres: Postgres, tmp_path: Path
+) -> None:
+    async with (
+        run_workers(prosody, postgres, tmp_path, agents=2, lease_s=1) as workers,
+        new_asker(prosody) as alice,
+        Tunnel(prosody) as network,
+    ):
+        settings = workers.move("elsewhere", database_port=postgres.port, server_port=network.port)
+        await workers.start(settings), await workers.start(settings)
+        await workers.wait_for(1, 1)
+        tokens = "SELECT agent, worker, token FROM leases ORDER BY agent"
+        before = execute(workers.url, tokens)
+        network.dropped_direction = "both"
+        failed = "SELECT id FROM workers WHERE NOT reaches_server"
+        await eventually(lambda: len(execute(workers.url, failed)) == 2)
+        network.cut()
+        network.dropped_direction = ""
+        await eventually(lambda: not execute(workers.url, failed))
+        await alice.ask_all(workers.agents)
+        assert execute(workers.url, tokens) == before

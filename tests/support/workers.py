@@ -46,9 +46,9 @@ class Workers:
         self.agents = agents
         self.processes: list[PlatformProcess] = []
 
-    async def start(self) -> PlatformProcess:
-        """Start another worker."""
-        worker = PlatformProcess(self._configuration)
+    async def start(self, configuration: Path | None = None) -> PlatformProcess:
+        """Start another worker. One with a configuration of its own does not wait until its agents are online."""
+        worker = PlatformProcess(configuration or self._configuration, is_strict=configuration is None)
         self.processes.append(worker)
         await worker.start()
         return worker
