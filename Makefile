@@ -62,6 +62,9 @@ test-all: test test-release
 # text, turn or file that could stop ten agents, for a minute each; a request that ends the process under twenty agents and fifty long turns; durable steps under 200 kills; notifications, due times, questions
 # and approvals under 200 on both servers; requests by doors under 250; attacks, kills and cuts, whose tables go into docs/development/chaos.md (two hours); thousands of mutated stanzas, others in each run.
 ATTACK_SECONDS ?= 60
+# On each server, for two and three workers with 20 and 100 agents each: 200 kills in sum, 50 freezes, 20 splits of each kind and 20 restarts.
+WORKER_FAULTS ?= --fault 'kill -9=13' --fault 'kill -9 and start=12' --fault 'SIGSTOP=7' --fault 'split from PostgreSQL=3' \
+  --fault 'split from the XMPP server=3' --fault 'rolling restart=3' --fault 'PostgreSQL restarted=1'
 chaos: $(VENV)/.ready
 	@OCCUPANTS=998 $(BIN)/pytest tests/xmpp/muc/test_crowds.py
 	@CHAOS_ROUNDS=5000 $(BIN)/pytest tests/memory/interaction/test_journal.py -k killed_at_any_instant
@@ -77,6 +80,7 @@ chaos: $(VENV)/.ready
 	@EXCHANGE_ASKS=10000 EXCHANGE_KILLS=100 $(BIN)/pytest tests/app/test_exchange.py tests/xmpp/test_exchange_storm.py
 	@SINGLE_TEXT_SECONDS=$(ATTACK_SECONDS) OTHER_AGENTS=9 $(BIN)/pytest tests/chaos/test_single_texts.py
 	@$(BIN)/python -m tests.chaos kills --write
+	@$(BIN)/python -m tests.chaos workers $(WORKER_FAULTS) --write
 	@$(BIN)/python -m tests.chaos floods --write
 	@$(BIN)/python -m tests.chaos attacks --seconds $(ATTACK_SECONDS) --write
 
