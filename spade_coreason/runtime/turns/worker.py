@@ -296,6 +296,8 @@ class RequestHandler:
 
         # Save
         turn_record = TurnRecord(output.encoder.key, now, stored_turn.text)
+        if queued.stored.error is not None:  # the server delivers the request again; its turn would be stored twice
+            raise queued.stored.error
         await turn.store(final_messages, turn_record, await turn.count_usage(usage) if usage else ())
         if not queued.stored.is_stored:
             await queued.stored  # if this raises, the sender is told, and the server keeps the request
