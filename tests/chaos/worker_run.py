@@ -419,6 +419,8 @@ async def run_worker_chaos(
             for text in asker.unanswered:
                 print(f"lost: {text}")
             tally.lost += len(asker.unanswered)
+        for row in execute(shared.url, "SELECT * FROM inbox WHERE state <> 2"):
+            print(f"open: {row}")
         for worker in running:
             worker.ends[await worker.process.signal(signal.SIGTERM)] += 1
             print(f"ends by exit code: {dict(worker.ends)}")
@@ -451,6 +453,8 @@ async def _count_stored(url: str, askers: Sequence[Asker], tally: WorkerTally) -
     for row in execute(url, "SELECT id, body FROM interactions ORDER BY id"):
         if QUESTION.fullmatch(text := json.loads(row["body"])["input"]["query"]):
             name, agent, number = text.split()
+            if any(text in asker.unanswered for asker in askers):
+                print(f"stored, but not answered: {row['body']}")
             if int(number) in turns[name, agent]:
                 print(f"stored twice: {text} as {row['id']} {row['body']}")
             turns[name, agent].append(int(number))
