@@ -32,10 +32,12 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
             "find_file",
         ],
         "inbox": ["Inbox"],
+        "interaction_memory": ["MemoryRepository", "MemoryRow", "UnpackedMemories"],
         "incidents": ["Incident", "load_incident_with_texts", "load_incidents", "load_newest_incidents"],
         "knowledge": ["KnowledgeRepository", "index_outdated_passages"],
         "leases": ["LeaseTable", "Leases", "Reach", "WorkerTerms"],
         "backends.lease_renewal": ["LeaseHandlers", "LeaseRenewal"],
+        "backends.waiting": ["can_wait", "run_waiting", "wait_for"],
         "backends.lock": ["find_database_file", "lock_database", "lock_directory"],
         "people": [
             "CutOffTurn",

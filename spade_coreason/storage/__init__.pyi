@@ -19,6 +19,11 @@ from .backends.lock import (
     lock_database as lock_database,
     lock_directory as lock_directory,
 )
+from .backends.waiting import (
+    can_wait as can_wait,
+    run_waiting as run_waiting,
+    wait_for as wait_for,
+)
 from .backup import (
     BackupInfo as BackupInfo,
     ProgressCallback as ProgressCallback,
@@ -70,6 +75,11 @@ from .incidents import (
     load_incident_with_texts as load_incident_with_texts,
     load_incidents as load_incidents,
     load_newest_incidents as load_newest_incidents,
+)
+from .interaction_memory import (
+    MemoryRepository as MemoryRepository,
+    MemoryRow as MemoryRow,
+    UnpackedMemories as UnpackedMemories,
 )
 from .knowledge import (
     KnowledgeRepository as KnowledgeRepository,

@@ -28,6 +28,7 @@ from ..exceptions import StoreError
 from . import schema
 from .backends.database import Database, create_tables
 from .backends.factory import open_database
+from .interaction_memory import UnpackedMemories
 from .sequences import advance_sequence, read_next_row_id
 
 FORMAT = 1
@@ -87,8 +88,17 @@ async def _back_up(
     return info
 
 
-async def restore(database: Database, memory_dir: Path, source: Path, progress: ProgressCallback) -> BackupInfo:
+async def restore(
+    database: Database,
+    memory_dir: Path,
+    source: Path,
+    progress: ProgressCallback,
+    move_memories: Callable[[UnpackedMemories, Path], None] = lambda memories, directory: None,
+) -> BackupInfo:
     """Fill an empty database and an empty memory directory from a backup.
+
+    `move_memories` receives the interaction memories in the unpacked database, and the directory of those that are files. It
+    moves them to where `database` has them.
 
     A backup of an older version is migrated. Either all rows are restored or none. Raise StoreError if the database or the
     directory is not empty, or if the backup is damaged or of a newer version.
@@ -108,21 +118,25 @@ async def restore(database: Database, memory_dir: Path, source: Path, progress: 
         if stored.revision != schema.REVISION:  # what this version does not know would be lost
             raise StoreError(f"{source}: was written by a newer version (schema {stored.revision}); update spade-coreason")
 
+        def prepare() -> None:
+            with _connect_sqlite(directory / _DATABASE_FILE) as copy:
+                rows = _count_rows(copy)
+                for name, count in info.rows.items():
+                    if rows.get(name, 0) != count:
+                        raise _damaged_error(source, name)
+                move_memories(UnpackedMemories(copy), directory / _MEMORY_DIR)
+                copy.commit()
+
         def work(target: Connection) -> dict[str, int]:
             with _connect_sqlite(directory / _DATABASE_FILE) as copy:
-                rows = _copy_tables(copy, target, progress)
-            for name, count in info.rows.items():
-                if rows.get(name, 0) != count:
-                    raise ValueError(name)
-            return rows
+                return _copy_tables(copy, target, progress)
 
-        try:
-            rows = await database.write(work)
-        except ValueError as error:
-            raise _damaged_error(source, error) from error
+        await asyncio.to_thread(prepare)
+        memories = count_memories(directory / _MEMORY_DIR)
+        rows = await database.write(work)
         if (directory / _MEMORY_DIR).is_dir():
             os.rename(directory / _MEMORY_DIR, memory_dir)  # an empty directory is replaced
-    return BackupInfo(info.schema, info.program, info.created_at, rows, info.memories)
+    return BackupInfo(info.schema, info.program, info.created_at, rows, memories)
 
 
 def _first_table_with_rows(connection: Connection) -> str:
@@ -148,17 +162,21 @@ def _connect_sqlite(path: Path) -> Iterator[Connection]:
 
 
 def _copy_tables(source: Connection, target: Connection, progress: ProgressCallback) -> dict[str, int]:
-    tables = schema.DATA_TABLES
-    counts = {table.name: source.execute(select(func.count()).select_from(table)).scalar_one() for table in tables}
+    counts = _count_rows(source)
     done, total = 0, sum(counts.values())
     progress(done, total)
-    for table in tables:
+    for table in schema.DATA_TABLES:
         for rows in _pages(source, table):
             target.execute(insert(table), rows)
             done += len(rows)
             progress(done, total)
     advance_sequence(target, read_next_row_id(source))
     return counts
+
+
+def _count_rows(source: Connection) -> dict[str, int]:
+    tables = schema.DATA_TABLES
+    return {table.name: source.execute(select(func.count()).select_from(table)).scalar_one() for table in tables}
 
 
 def _pages(source: Connection, table: Table) -> Iterator[list[dict[str, object]]]:

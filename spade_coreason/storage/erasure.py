@@ -12,6 +12,7 @@ from ..domain.preferences import PREFERENCES_SCOPE
 from . import audit
 from .doors.callers import delete_door_data_of, delete_door_threads
 from .incidents import delete_incidents_of_conversation, delete_incidents_of_person
+from .interaction_memory import delete_memory
 from .knowledge import delete_collections
 from .notifications import delete_notifications_about, delete_notifications_in
 from .questions import delete_questions_about, delete_questions_in
@@ -69,6 +70,7 @@ def delete_everything(
         incident_count += delete_incidents_of_conversation(connection, agent, record)
         place = record.owner, recover_thread(record.conversation_id, record.owner, agent)
         delete_door_threads(connection, agent, *place)
+        delete_memory(connection, agent, [record.conversation_id])
         if with_due:
             notification_count += delete_notifications_in(connection, agent, *place)
             schedule_count += delete_schedules_in(connection, agent, *place)
@@ -78,6 +80,7 @@ def delete_everything(
         variable_count += connection.execute(_delete_variables(agent, "person", person)).rowcount
         preference_count = connection.execute(_delete_variables(agent, PREFERENCES_SCOPE, person)).rowcount
         delete_refusal(connection, agent, person)
+        delete_memory(connection, agent, candidate_conversation_ids(None, person, agent)[:1])
         for kind in ("person", "room"):
             connection.execute(_delete_variables(agent, MESSAGE_COUNT_SCOPES[kind], person))
         targets += [

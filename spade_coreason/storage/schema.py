@@ -500,6 +500,19 @@ door_files = Table(
     Index("door_files_by_owner", "agent", "owner", "request"),
 )
 
+# Interaction memories, on PostgreSQL only: on SQLite they are files, and this table has rows in backups at most. A row is one
+# entry, in the order of the row ids. `entry` is the JSON of the seed's file, on one line. `conversation_id` is escaped as in
+# JSON, without the quotes: PostgreSQL stores no NUL. It may be too long for an index, which therefore has its hash.
+interaction_memory = Table(
+    "interaction_memory",
+    metadata,
+    Column("id", BigInt, primary_key=True, autoincrement=False),
+    Column("agent", Text, nullable=False),
+    Column("conversation_id", Text, nullable=False),
+    Column("entry", Text, nullable=False),
+    Index("interaction_memory_by_conversation", "agent", text("hashtext(conversation_id)"), "id").ddl_if(dialect="postgresql"),
+)
+
 # The row ids of all tables come from one sequence, in blocks (see sequences.py). `next_id` is the first one that is free.
 sequences = Table(
     "sequences",

@@ -218,6 +218,8 @@ class Database(ABC):
     """The revision of the schema. It may be newer than this version."""
     reader_connections: int
     """The number of connections for reads."""
+    has_memories = False
+    """True if interaction memories are rows of this database. They are files otherwise."""
 
     def __init__(self, url: URL, durability: Durability, timings: StoreTimings, writer_hook: WriterHook | None) -> None:
         self.url = url
@@ -440,6 +442,13 @@ class Database(ABC):
                 slots.release()
         except (SQLAlchemyError, OSError) as error:
             raise self.problem(error) from error
+
+    def read_blocking(self, work: Callable[[Connection], T]) -> T:
+        """Run `work` as `read` does, for code on the event loop that cannot wait there. It blocks the event loop.
+
+        Only a database that has interaction memories offers this.
+        """
+        raise NotImplementedError
 
     @abstractmethod
     async def _read(self, work: Callable[[Connection], T]) -> T:

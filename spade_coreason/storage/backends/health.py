@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
+from itertools import islice
 
 from sqlalchemy import Connection, func, select, text
 
 from .. import audit, schema
-from ..schema import ANSWERED, RECEIVED, conversations, inbox, interactions
+from ..schema import ANSWERED, RECEIVED, conversations, inbox, interaction_memory, interactions
 from .database import Database
 
 _MAX_PROBLEMS = 20
@@ -40,6 +42,7 @@ def _check_health(connection: Connection, database: Database) -> Health:
     states = select(inbox.c.state, func.count().label("number")).group_by(inbox.c.state)
     by_state = {row.state: row.number for row in connection.execute(states)}
     problems = [*_find_damage(connection), *_find_contradictions(connection), *_find_audit_problems(connection)]
+    problems += _find_memory_problems(connection)
     received, answered = by_state.get(RECEIVED, 0), by_state.get(ANSWERED, 0)
     return Health(database.name, database.revision, rows, received, answered, tuple(problems[:_MAX_PROBLEMS]))
 
@@ -81,6 +84,21 @@ def _find_contradictions(connection: Connection) -> list[str]:
         numbers = f"{row.turns} turns are stored, numbered {row.oldest} to {row.newest}"
         problems.append(f"{row.conversation_id}: {numbers}; the newest should have the number {row.expected}")
     return problems
+
+
+def _find_memory_problems(connection: Connection) -> list[str]:
+    """Return the entries of interaction memories that are no JSON of an entry."""
+    query = select(interaction_memory).order_by(interaction_memory.c.id).execution_options(yield_per=1000)
+    damaged = (row for row in connection.execute(query) if not _is_entry(row.entry))
+    return [f"interaction memory of {row.agent}: row {row.id} is no entry" for row in islice(damaged, _MAX_PROBLEMS)]
+
+
+def _is_entry(text: str) -> bool:
+    try:
+        entry = json.loads(text)
+    except ValueError:
+        return False
+    return isinstance(entry, dict) and all(isinstance(entry.get(key), str) for key in ("content", "timestamp"))
 
 
 def _find_audit_problems(connection: Connection) -> list[str]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -42,6 +44,8 @@ except ImportError as error:
 
 _CONNECT_TIMEOUT_S = 5.0
 _COMMAND_TIMEOUT_S = 60.0
+_BLOCKING_TIMEOUT_S = 10.0
+"""The longest time for which a read may block the event loop."""
 _LOCK_KEY = 0x73706164
 """The first key of a platform's advisory lock; the second key is the hash of its schema."""
 _LOCK_SQL = f"SELECT pg_advisory_lock{{}}({_LOCK_KEY}, hashtext(current_schema()::text))"
@@ -74,6 +78,7 @@ class PostgresDatabase(Database):
     """
 
     reader_connections = 4
+    has_memories = True
 
     def __init__(
         self,
@@ -113,6 +118,16 @@ class PostgresDatabase(Database):
             isolation_level="REPEATABLE READ",
             connect_args=arguments,
         )
+        self._blocking_reader: _BlockingReader | None = None
+        self._make_blocking_engine = partial(
+            create_async_engine,
+            url,
+            pool_size=1,
+            max_overflow=0,
+            pool_pre_ping=True,
+            isolation_level="REPEATABLE READ",
+            connect_args={**arguments, "command_timeout": _BLOCKING_TIMEOUT_S},
+        )
         self._connection: AsyncConnection | None = None
         self._next_batch: list[Commit[Any]] = []
         self._wake_event = asyncio.Event()
@@ -145,6 +160,8 @@ class PostgresDatabase(Database):
             await self._writer_task
 
     async def dispose(self) -> None:
+        if self._blocking_reader is not None:
+            await asyncio.to_thread(self._blocking_reader.close)
         await self._close_connection()
         await self._writer_engine.dispose()
         await self._reader_engine.dispose()
@@ -152,6 +169,14 @@ class PostgresDatabase(Database):
     async def _read(self, work: Callable[[Connection], T]) -> T:
         async with self._reader_engine.connect() as connection:
             return await connection.run_sync(work)
+
+    def read_blocking(self, work: Callable[[Connection], T]) -> T:
+        if self._blocking_reader is None:
+            self._blocking_reader = _BlockingReader(self._make_blocking_engine())
+        try:
+            return self._blocking_reader.read(work)
+        except _DRIVER_ERRORS as error:
+            raise self.problem(error) from error
 
     @property
     def queries(self) -> Mapping[int, str]:
@@ -345,6 +370,34 @@ class PostgresDatabase(Database):
             connection, self._connection = self._connection, None
             with suppress(*_DRIVER_ERRORS):  # it may be closed already
                 await connection.close()
+
+
+class _BlockingReader:
+    """A thread with an event loop and a connection, for reads that block their caller."""
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self._engine = engine
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="database-blocking-reads", daemon=True)
+        self._thread.start()
+
+    def read(self, work: Callable[[Connection], T]) -> T:
+        """Run `work` in a transaction, and return its result."""
+        return asyncio.run_coroutine_threadsafe(self._read(work), self._loop).result()
+
+    async def _read(self, work: Callable[[Connection], T]) -> T:
+        try:
+            async with asyncio.timeout(_BLOCKING_TIMEOUT_S), self._engine.connect() as connection:
+                return await connection.run_sync(work)
+        except TimeoutError:
+            raise TimeoutError(f"the server did not answer within {_BLOCKING_TIMEOUT_S:g} s") from None
+
+    def close(self) -> None:
+        """Close the connection and end the thread."""
+        asyncio.run_coroutine_threadsafe(self._engine.dispose(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
 
 
 def select_rows_of(agent: str) -> Select[Any]:
