@@ -20,11 +20,32 @@ from .export import (
 from .history_windows import (
     HistoryWindows as HistoryWindows,
 )
+from .interaction.entry_store import (
+    Addition as Addition,
+    find_new_lines as find_new_lines,
+)
 from .interaction.file import (
     MemoryLimits as MemoryLimits,
 )
+from .interaction.format import (
+    Entry as Entry,
+    LinesByConversation as LinesByConversation,
+    check_entry as check_entry,
+    decode_entries as decode_entries,
+    encode_entry as encode_entry,
+)
+from .interaction.moving import (
+    import_all_memory_files as import_all_memory_files,
+    import_memory_files as import_memory_files,
+    move_files_to_rows as move_files_to_rows,
+    move_rows_to_files as move_rows_to_files,
+    require_imported as require_imported,
+)
 from .interaction.store import (
     AgentInteractionMemory as AgentInteractionMemory,
+)
+from .interaction.table import (
+    MemoryTable as MemoryTable,
 )
 from .interaction.tools import (
     CONTROL_CHARACTERS as CONTROL_CHARACTERS,

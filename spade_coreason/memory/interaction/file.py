@@ -13,38 +13,28 @@ never written to.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import secrets
 import threading
 from collections import deque
 from collections.abc import Callable, Collection
-from concurrent.futures import Future
 from contextlib import ExitStack
 from pathlib import Path
+from typing import TypeVar
 
 from ...domain.policy import MemoryLimits as MemoryLimits
 from ...exceptions import MemoryFullError, StoreError
 from . import journal
 from .disk import FileLock, OSErrorTranslator, append, make_directory, sync, sync_directory, write_replacement
+from .entry_store import Addition, find_new_lines
 from .format import Entry, LinesByConversation, decode_entries, dump
 from .reader import MemoryContent, MemoryReader
 
 log = logging.getLogger(__name__)
 
-
-class Addition(Future[None]):
-    """An entry that is to be written: a future that is done when the entry is in the journal.
-
-    `defer_sync` registers a later call of `MemoryFile.sync` and returns True. It returns False if there will be no such call.
-    """
-
-    def __init__(self, conversation_id: str, line: bytes, journal_line: bytes, defer_sync: Callable[[], bool]) -> None:
-        super().__init__()
-        self.defer_sync = defer_sync
-        self.conversation_id = conversation_id
-        self.line = line
-        self.journal_line = journal_line
+T = TypeVar("T")
 
 
 class MemoryFile:
@@ -76,6 +66,10 @@ class MemoryFile:
         """The number of deferred syncs that are done."""
         self._refresh()
 
+    async def run(self, work: Callable[[], T]) -> T:
+        """Run a method in a thread."""
+        return await asyncio.to_thread(work)
+
     # Reading
 
     def read_lines(self, conversation_id: str) -> bytes:
@@ -85,6 +79,10 @@ class MemoryFile:
     def list_conversations(self) -> list[str]:
         """Return the ids of the conversations that have entries, in the order in which they began."""
         return [name for name, lines in list(self._refresh().lines_by_conversation.items()) if lines]
+
+    def read_all(self) -> LinesByConversation:
+        """Return the lines of all conversations that have entries, in the order in which they began."""
+        return {name: bytearray(self.read_lines(name)) for name in self.list_conversations()}
 
     def _refresh(self) -> MemoryContent:
         content = self._reader.content
@@ -107,7 +105,7 @@ class MemoryFile:
         """Put an addition in the queue, for `write_queued`. Additions are stored in the order of these calls."""
         self._queue.append(addition)
 
-    def write_queued(self) -> None:
+    def write_queued(self, own: Addition | None = None) -> None:
         """Write all queued additions of all threads at once. On return every one of them is done.
 
         An addition that failed holds its exception: StoreError if nothing can be written, MemoryFullError if its conversation
@@ -274,7 +272,7 @@ class MemoryFile:
             merged, count = dict(content.lines_by_conversation), 0
             for name, lines in lines_by_conversation.items():
                 stored = merged.get(name, bytearray())
-                new = _find_new(lines, stored)
+                new = find_new_lines(lines, stored)
                 merged[name] = stored + b"".join(new)
                 count += len(new)
             if count:
@@ -283,7 +281,7 @@ class MemoryFile:
 
     def find_new(self, lines_by_conversation: LinesByConversation) -> LinesByConversation:
         """Return the entries that `merge` would add."""
-        found = {name: _find_new(lines, self.read_lines(name)) for name, lines in lines_by_conversation.items()}
+        found = {name: find_new_lines(lines, self.read_lines(name)) for name, lines in lines_by_conversation.items()}
         return {name: bytearray(b"".join(new)) for name, new in found.items() if new}
 
     def _fold(self, content: MemoryContent, lines_by_conversation: LinesByConversation) -> None:
@@ -322,8 +320,3 @@ class MemoryFile:
             except FileNotFoundError:
                 make_directory(self.path.parent)
                 return FileLock(self.lock_path, is_exclusive=True)
-
-
-def _find_new(lines: bytearray, stored: bytes | bytearray) -> list[bytes]:
-    known = set(bytes(stored).splitlines())
-    return [line for line in bytes(lines).splitlines(keepends=True) if line[:-1] not in known]

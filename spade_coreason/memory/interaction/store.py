@@ -1,4 +1,4 @@
-"""The interaction memory of an agent, stored in one JSON file and a journal per agent (seed: Memory API)."""
+"""The interaction memory of an agent, stored in one JSON file and a journal per agent, or in a database (seed: Memory API)."""
 
 from __future__ import annotations
 
@@ -9,12 +9,24 @@ from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Literal, TypeVar
 
 from ...concurrency import LoopLock
 from ...exceptions import MemoryFileError, StoreError
-from .file import Addition, MemoryFile, MemoryLimits as MemoryLimits
-from .format import LinesByConversation, decode_entries, encode_entry, file_name, format_timestamp, parse_spade_llm
+from .disk import sync_directory, write_replacement
+from .entry_store import Addition, EntryStore
+from .file import MemoryFile, MemoryLimits as MemoryLimits
+from .format import (
+    LinesByConversation,
+    decode_entries,
+    dump,
+    encode_entry,
+    file_name,
+    format_timestamp,
+    new_document,
+    parse_spade_llm,
+)
 from .journal import encode_addition
 from .tools import MemoryTool, SystemMessage, build_memory_tools, build_summary, build_system_messages
 from .turn_sync import CURRENT_DEFERRED_SYNCS
@@ -39,6 +51,8 @@ class AgentInteractionMemory:
     - `clock`: returns the time for timestamps.
     - `limits`: maximum sizes, see `MemoryLimits`.
     - `durability`: with "full" an addition survives a power cut; with "normal" it survives any end of the process.
+    - `store`: stores the entries in place of files. A platform sets it if it uses PostgreSQL (`MemoryTable`, which says what
+      is different there).
 
     Concurrency: threads, tasks and processes may share an agent's memory, and no addition is lost. The methods block while the
     disk works. In a coroutine use their awaitable twins (`aadd_information`, …). The twins of one memory run one after the
@@ -66,36 +80,49 @@ class AgentInteractionMemory:
         clock: Callable[[], datetime] = _utc_now,
         limits: MemoryLimits = MemoryLimits(),  # noqa: B008 - it is frozen
         durability: Literal["full", "normal"] = "full",
+        store: EntryStore | None = None,
     ) -> None:
         self.agent_id = _require_text("agent_id", agent_id)
         self.limits = limits
         self.durability = durability
-        directory = Path(DEFAULT_DIRECTORY if storage_dir is None else storage_dir).absolute()
-        self._file = MemoryFile(directory / file_name(agent_id), agent_id, limits, is_durable=durability == "full")
+        if store is None:
+            directory = Path(DEFAULT_DIRECTORY if storage_dir is None else storage_dir).absolute()
+            store = MemoryFile(directory / file_name(agent_id), agent_id, limits, is_durable=durability == "full")
+        self._store: EntryStore = store
         self._clock = clock
         self._operation_lock, self._sync_lock = LoopLock(), LoopLock()
 
     @property
     def path(self) -> Path:
-        """The agent's file. The first fold creates it."""
-        return self._file.path
+        """The agent's file. The first fold creates it. Raise StoreError if the entries are in a database."""
+        return self._require_file().path
 
     @property
     def journal_path(self) -> Path:
         """The journal of later additions. It exists as long as there is something to fold."""
-        return self._file.journal_path
+        return self._require_file().journal_path
+
+    @property
+    def has_file(self) -> bool:
+        """True if the entries are in a file, False if they are in a database."""
+        return isinstance(self._store, MemoryFile)
+
+    @property
+    def store(self) -> EntryStore:
+        """The store of the entries."""
+        return self._store
 
     def add_information(self, conversation_id: str, information: str) -> str:
         """Store a piece of information. Return a confirmation that contains it."""
         addition = self._new_addition(conversation_id, information)
-        self._file.enqueue(addition)
-        self._file.write_queued()
+        self._store.enqueue(addition)
+        self._store.write_queued(addition)
         addition.result()
         return f"Remembered: {information}"
 
     def get_information(self, conversation_id: str) -> list[str]:
         """Return the information of a conversation, oldest first."""
-        return [entry["content"] for entry in decode_entries(self._file.read_lines(conversation_id))]
+        return [entry["content"] for entry in decode_entries(self._store.read_lines(conversation_id))]
 
     def get_context_summary(self, conversation_id: str) -> str | None:
         """Return the information as one text for a prompt: "Previous interactions:" and a line "- …" each.
@@ -113,11 +140,11 @@ class AgentInteractionMemory:
 
     def clear_conversation(self, conversation_id: str) -> bool:
         """Delete a conversation permanently. Return False if there was nothing to delete."""
-        return bool(self._file.remove({conversation_id}))
+        return bool(self._store.remove({conversation_id}))
 
     def clear_conversations(self, conversation_ids: Iterable[str]) -> int:
         """Delete several conversations at once, at the cost of one. Return how many of them existed."""
-        return self._file.remove(frozenset(conversation_ids))
+        return self._store.remove(frozenset(conversation_ids))
 
     def remove_information(self, conversation_id: str, *information: str) -> int:
         """Delete pieces of information of a conversation, all at once. Return how many there were.
@@ -125,18 +152,18 @@ class AgentInteractionMemory:
         Beyond the seed: with `clear_conversation` and adding again, the remaining information would be missing for a moment.
         """
         removed = frozenset(information)
-        return self._file.remove_entries(conversation_id, lambda entry: entry["content"] in removed)
+        return self._store.remove_entries(conversation_id, lambda entry: entry["content"] in removed)
 
     def remove_of_times(self, conversation_id: str, is_removed: Callable[[str], bool]) -> int:
         """Delete the information of a conversation whose timestamps a function chooses. Return how many pieces there were.
 
         Beyond the seed.
         """
-        return self._file.remove_entries(conversation_id, lambda entry: is_removed(entry["timestamp"]))
+        return self._store.remove_entries(conversation_id, lambda entry: is_removed(entry["timestamp"]))
 
     def get_all_conversations(self) -> list[str]:
         """Return the ids of the conversations that have information, in the order in which they began."""
-        return self._file.list_conversations()
+        return self._store.list_conversations()
 
     def import_file(self, path: str | os.PathLike[str]) -> int:
         """Import a file of this agent that spade_llm or this class wrote. Return how many pieces of information were new.
@@ -148,34 +175,59 @@ class AgentInteractionMemory:
 
     def read_new(self, path: str | os.PathLike[str]) -> LinesByConversation:
         """Return the information of such a file that is new, for `merge`. It raises what `import_file` does."""
+        return self._store.find_new(self._parse_file(path))
+
+    def _parse_file(self, path: str | os.PathLike[str]) -> LinesByConversation:
         source = Path(path)
         try:
             # A pipe would block without O_NONBLOCK, and a device may have no end.
             with open(os.open(source, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
                 if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                     raise StoreError(f"{source}: is no regular file; name the memory file of an agent")
-                lines_by_conversation = parse_spade_llm(file, self.agent_id)
+                return parse_spade_llm(file, self.agent_id)
         except OSError as error:
             raise StoreError(f"{source}: cannot be read: {error.strerror}; correct the name or its permissions") from error
         except ValueError as error:
             raise MemoryFileError(source, str(error), "name another file, or repair this one") from error
-        return self._file.find_new(lines_by_conversation)
+
+    def export_file(self, path: str | os.PathLike[str]) -> int:
+        """Write all information to a new file in the format of the seed. Return the number of pieces of information.
+
+        `import_file`, spade_llm and every program that knows the format can read it. Raise StoreError if the file exists
+        already or cannot be written. Beyond the seed.
+        """
+        return self._write_file(path, self._store.read_all())
+
+    def _write_file(self, path: str | os.PathLike[str], lines_by_conversation: LinesByConversation) -> int:
+        target = Path(path)
+        try:
+            # Unlike a rename, a link replaces nothing.
+            with TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as directory:
+                written = Path(directory) / "export"
+                write_replacement(written, dump(new_document(self.agent_id), lines_by_conversation), None)
+                os.link(written, target)
+                sync_directory(target.parent)
+        except FileExistsError as error:
+            raise StoreError(f"{target}: already exists; name another file, or delete it") from error
+        except OSError as error:
+            raise StoreError(f"{target}: cannot be written: {error.strerror}; correct the name or its permissions") from error
+        return sum(lines.count(b"\n") for lines in lines_by_conversation.values())
 
     def merge(self, lines_by_conversation: LinesByConversation) -> int:
         """Add the information of `read_new`. Return how many pieces of it were still new."""
-        return self._file.merge(lines_by_conversation)
+        return self._store.merge(lines_by_conversation)
 
     def settle(self) -> None:
         """Sync the additions of turns. A turn does this at its end.
 
         Raises StoreError if they cannot be stored; the next call tries again.
         """
-        if self._file.completed_syncs < self._file.deferred_syncs:
-            self._file.sync()
+        if self._store.completed_syncs < self._store.deferred_syncs:
+            self._store.sync()
 
     def flush(self) -> None:
         """Fold the journal into the memory file, which is then complete by itself."""
-        self._file.fold()
+        self._store.fold()
 
     def close(self) -> None:
         """Flush at the end. No file is open, so that the object can still be used."""
@@ -188,8 +240,8 @@ class AgentInteractionMemory:
     def get_entries(self) -> dict[str, list[tuple[str, str]]]:
         """Return all information by conversation id: pairs of text and timestamp, oldest first. Beyond the seed."""
         return {
-            name: [(entry["content"], entry["timestamp"]) for entry in decode_entries(self._file.read_lines(name))]
-            for name in self._file.list_conversations()
+            name: [(entry["content"], entry["timestamp"]) for entry in decode_entries(lines)]
+            for name, lines in self._store.read_all().items()
         }
 
     # The awaitable twins
@@ -197,13 +249,13 @@ class AgentInteractionMemory:
     async def aadd_information(self, conversation_id: str, information: str) -> str:
         """`add_information` without blocking the event loop."""
         addition = self._new_addition(conversation_id, information)
-        self._file.enqueue(addition)
+        self._store.enqueue(addition)
         try:
             async with self._operation_lock:
                 if not addition.done():  # the previous holder of the lock wrote for all that waited
                     # A running thread continues when its task is cancelled. One that has not started must start despite the
                     # cancellation, since it also writes the additions of other tasks.
-                    await asyncio.shield(asyncio.to_thread(self._file.write_queued))
+                    await asyncio.shield(self._store.run(self._store.write_queued))
             if not addition.done():  # the thread of a cancelled task writes it
                 await asyncio.wrap_future(addition)
         finally:
@@ -213,72 +265,82 @@ class AgentInteractionMemory:
 
     async def aget_information(self, conversation_id: str) -> list[str]:
         """`get_information` without blocking the event loop."""
-        return await self._run_in_thread(partial(self.get_information, conversation_id))
+        return await self._run(partial(self.get_information, conversation_id))
 
     async def aget_context_summary(self, conversation_id: str) -> str | None:
         """`get_context_summary` without blocking the event loop."""
-        return await self._run_in_thread(partial(self.get_context_summary, conversation_id))
+        return await self._run(partial(self.get_context_summary, conversation_id))
 
     async def aget_context_messages(self, conversation_id: str) -> list[SystemMessage]:
         """`get_context_messages` without blocking the event loop."""
-        return await self._run_in_thread(partial(self.get_context_messages, conversation_id))
+        return await self._run(partial(self.get_context_messages, conversation_id))
 
     async def aclear_conversation(self, conversation_id: str) -> bool:
         """`clear_conversation` without blocking the event loop."""
-        return await self._run_in_thread(partial(self.clear_conversation, conversation_id))
+        return await self._run(partial(self.clear_conversation, conversation_id))
 
     async def aclear_conversations(self, conversation_ids: Iterable[str]) -> int:
         """`clear_conversations` without blocking the event loop."""
-        return await self._run_in_thread(partial(self.clear_conversations, frozenset(conversation_ids)))
+        return await self._run(partial(self.clear_conversations, frozenset(conversation_ids)))
 
     async def aremove_information(self, conversation_id: str, *information: str) -> int:
         """`remove_information` without blocking the event loop."""
-        return await self._run_in_thread(partial(self.remove_information, conversation_id, *information))
+        return await self._run(partial(self.remove_information, conversation_id, *information))
 
     async def aremove_of_times(self, conversation_id: str, is_removed: Callable[[str], bool]) -> int:
         """`remove_of_times` without blocking the event loop."""
-        return await self._run_in_thread(partial(self.remove_of_times, conversation_id, is_removed))
+        return await self._run(partial(self.remove_of_times, conversation_id, is_removed))
 
     async def aget_all_conversations(self) -> list[str]:
         """`get_all_conversations` without blocking the event loop."""
-        return await self._run_in_thread(self.get_all_conversations)
+        return await self._run(self.get_all_conversations)
 
     async def aget_entries(self) -> dict[str, list[tuple[str, str]]]:
         """`get_entries` without blocking the event loop."""
-        return await self._run_in_thread(self.get_entries)
+        return await self._run(self.get_entries)
 
     async def aimport_file(self, path: str | os.PathLike[str]) -> int:
         """`import_file` without blocking the event loop."""
-        return await self._run_in_thread(partial(self.import_file, path))
+        return await self.amerge(await self.aread_new(path))
 
     async def aread_new(self, path: str | os.PathLike[str]) -> LinesByConversation:
         """`read_new` without blocking the event loop."""
-        return await self._run_in_thread(partial(self.read_new, path))
+        lines_by_conversation = await asyncio.to_thread(self._parse_file, path)
+        return await self._run(partial(self._store.find_new, lines_by_conversation))
+
+    async def aexport_file(self, path: str | os.PathLike[str]) -> int:
+        """`export_file` without blocking the event loop."""
+        return await asyncio.to_thread(self._write_file, path, await self._run(self._store.read_all))
 
     async def amerge(self, lines_by_conversation: LinesByConversation) -> int:
         """`merge` without blocking the event loop."""
-        return await self._run_in_thread(partial(self.merge, lines_by_conversation))
+        return await self._run(partial(self.merge, lines_by_conversation))
 
     async def aflush(self) -> None:
         """`flush` without blocking the event loop."""
-        await self._run_in_thread(self.flush)
+        await self._run(self.flush)
 
     async def aclose(self) -> None:
         """`close` without blocking the event loop."""
-        await self._run_in_thread(self.close)
+        await self._run(self.close)
 
     async def asettle(self) -> None:
         """`settle` without blocking the event loop or additions."""
-        deferred = self._file.deferred_syncs
+        deferred = self._store.deferred_syncs
         async with self._sync_lock:  # one task syncs for all that wait
-            if self._file.completed_syncs < deferred:
-                await asyncio.to_thread(self._file.sync)
+            if self._store.completed_syncs < deferred:
+                await self._store.run(self._store.sync)
 
-    async def _run_in_thread(self, work: Callable[[], T]) -> T:
+    async def _run(self, work: Callable[[], T]) -> T:
         # One after the other: otherwise many tasks that wait for one file would occupy all threads of the loop's pool, and
         # additions would be stored in another order than they were made.
         async with self._operation_lock:
-            return await asyncio.to_thread(work)
+            return await self._store.run(work)
+
+    def _require_file(self) -> MemoryFile:
+        if not isinstance(self._store, MemoryFile):
+            raise StoreError(f"{self.agent_id}: its interaction memory is in a database, and has no file")
+        return self._store
 
     def _new_addition(self, conversation_id: str, information: str) -> Addition:
         self._require_within_limit("conversation_id", _require_text("conversation_id", conversation_id))

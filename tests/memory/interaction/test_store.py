@@ -18,6 +18,7 @@ import pytest
 from spade_coreason.exceptions import MemoryFileError, StoreError
 from spade_coreason.memory.interaction.format import dump, file_name, parse
 from spade_coreason.memory.interaction.store import AgentInteractionMemory
+from tests.support.memories import OpenMemory
 from tests.support.profiling import count_calls
 from tests.support.wait import TIMEOUT_S
 from tests.support.warm import WarmProcess
@@ -32,8 +33,8 @@ def memory_in(directory: Path, agent: str = AGENT) -> AgentInteractionMemory:
 # The seed's API
 
 
-def test_the_example_of_the_seed(tmp_path: Path) -> None:
-    memory = memory_in(tmp_path)
+def test_the_example_of_the_seed(open_memory: OpenMemory) -> None:
+    memory = open_memory()
     confirmation = memory.add_information("customer_123", "Customer prefers email notifications")
     memory.add_information("customer_123", "Account type: premium")
 
@@ -54,8 +55,8 @@ def test_the_example_of_the_seed(tmp_path: Path) -> None:
     assert memory.get_all_conversations() == []
 
 
-def test_conversations_are_apart_and_in_the_order_in_which_they_began(tmp_path: Path) -> None:
-    memory = memory_in(tmp_path)
+def test_conversations_are_apart_and_in_the_order_in_which_they_began(open_memory: OpenMemory) -> None:
+    memory = open_memory()
     for conversation in ("b", "a", "c", "a"):
         memory.add_information(conversation, f"said in {conversation}")
     assert memory.get_all_conversations() == ["b", "a", "c"]
@@ -128,20 +129,25 @@ def test_only_the_owner_can_read_what_an_agent_remembers(tmp_path: Path) -> None
         "\\ud800",
     ],
 )
-def test_any_unicode_comes_back_as_it_was(tmp_path: Path, text: str) -> None:
-    memory = memory_in(tmp_path)
+def test_any_unicode_comes_back_as_it_was(open_memory: OpenMemory, tmp_path: Path, text: str) -> None:
+    memory = open_memory()
     memory.add_information(text, text)
     for _ in ("from the journal", "from the file"):
-        again = memory_in(tmp_path)
+        again = open_memory()
         assert again.get_information(text) == [text]
         assert again.get_all_conversations() == [text]
         memory.close()
-    assert json.loads(memory.path.read_text())["interactions"][text][0]["content"] == text
+    memory.export_file(tmp_path / "exported")
+    assert json.loads((tmp_path / "exported").read_text())["interactions"][text][0]["content"] == text
+    assert memory.clear_conversations([text]) == 1
+    assert memory.get_all_conversations() == []
 
 
 @pytest.mark.parametrize("information", ["", "  \n", None, 7, ["x"], "half \ud83d a character"])
-def test_information_that_is_no_text_is_refused_with_a_clear_sentence(tmp_path: Path, information: object) -> None:
-    memory = memory_in(tmp_path)
+def test_information_that_is_no_text_is_refused_with_a_clear_sentence(
+    open_memory: OpenMemory, tmp_path: Path, information: object
+) -> None:
+    memory = open_memory()
     with pytest.raises(ValueError, match=r"^information (must|has)"):
         memory.add_information("c", information)  # type: ignore[arg-type]  # the point of the test
     with pytest.raises(ValueError, match=r"^conversation_id (must|has)"):
@@ -197,10 +203,10 @@ def test_an_ordinary_jid_is_the_file_name() -> None:
     assert file_name("my-notes_2@chat.example.org") == "my-notes_2@chat.example.org.json"
 
 
-def test_the_longest_jid_has_a_memory(tmp_path: Path) -> None:
+def test_the_longest_jid_has_a_memory(open_memory: OpenMemory) -> None:
     agent = f"{'é' * 500}@{'d' * 63}.example"
-    memory_in(tmp_path, agent).add_information("c", "x")
-    assert memory_in(tmp_path, agent).get_information("c") == ["x"]
+    open_memory(agent).add_information("c", "x")
+    assert open_memory(agent).get_information("c") == ["x"]
 
 
 # Accidents
@@ -338,11 +344,11 @@ def test_a_temporary_file_of_a_killed_process_does_no_harm(tmp_path: Path) -> No
 # Many at once
 
 
-def test_threads_lose_nothing(tmp_path: Path) -> None:
-    shared, other = memory_in(tmp_path), memory_in(tmp_path)
+def test_threads_lose_nothing(open_memory: OpenMemory) -> None:
+    shared, other = open_memory(), open_memory()
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda n: (shared, other)[n % 2].add_information(str(n % 5), str(n)), range(100)))
-    for memory in (shared, other, memory_in(tmp_path)):
+    for memory in (shared, other, open_memory()):
         told = [memory.get_information(conversation) for conversation in memory.get_all_conversations()]
         assert sorted(int(text) for texts in told for text in texts) == list(range(100))
 
@@ -402,8 +408,8 @@ def test_a_clock_that_goes_back_hides_no_change(tmp_path: Path) -> None:
     assert reader.get_information("c") == ["x", "y"]
 
 
-async def test_the_awaitable_methods_do_the_same_in_the_order_of_their_calls(tmp_path: Path) -> None:
-    memory = memory_in(tmp_path)
+async def test_the_awaitable_methods_do_the_same_in_the_order_of_their_calls(open_amemory: OpenMemory) -> None:
+    memory = open_amemory()
     confirmations = await asyncio.gather(*(memory.aadd_information("c", str(n)) for n in range(30)))
     assert all(str(n) in confirmation for n, confirmation in enumerate(confirmations))
     assert await memory.aget_information("c") == [str(n) for n in range(30)]
@@ -415,8 +421,8 @@ async def test_the_awaitable_methods_do_the_same_in_the_order_of_their_calls(tmp
         await memory.aadd_information("c", "")
 
 
-def test_one_memory_serves_several_event_loops_one_after_the_other(tmp_path: Path) -> None:
-    memory = memory_in(tmp_path)
+def test_one_memory_serves_several_event_loops_one_after_the_other(open_memory: OpenMemory) -> None:
+    memory = open_memory()
 
     async def add_two() -> None:
         await asyncio.gather(memory.aadd_information("c", "x"), memory.aadd_information("c", "x"))
@@ -445,8 +451,8 @@ def test_reading_an_unchanged_file_does_not_read_it_again(tmp_path: Path) -> Non
 # Tools for language models
 
 
-def test_the_tools_have_the_seeds_schemas(tmp_path: Path) -> None:
-    remember, history = memory_in(tmp_path).tools("c")
+def test_the_tools_have_the_seeds_schemas(open_memory: OpenMemory) -> None:
+    remember, history = open_memory().tools("c")
     assert remember.schema == {
         "name": "remember_interaction_info",
         "description": "Store important information for future reference",
@@ -463,8 +469,8 @@ def test_the_tools_have_the_seeds_schemas(tmp_path: Path) -> None:
     }
 
 
-async def test_each_tool_works_on_its_own_conversation_only(tmp_path: Path) -> None:
-    memory = memory_in(tmp_path)
+async def test_each_tool_works_on_its_own_conversation_only(open_amemory: OpenMemory) -> None:
+    memory = open_amemory()
     remember_a, history_a = memory.tools("a")
     remember_b, history_b = memory.tools("b")
     assert "likes tea" in remember_a(information="likes tea")
@@ -474,8 +480,8 @@ async def test_each_tool_works_on_its_own_conversation_only(tmp_path: Path) -> N
     assert memory.get_all_conversations() == ["a", "b"]
 
 
-def test_a_tool_reports_an_empty_history_and_refuses_unknown_arguments(tmp_path: Path) -> None:
-    remember, history = memory_in(tmp_path).tools("c")
+def test_a_tool_reports_an_empty_history_and_refuses_unknown_arguments(open_memory: OpenMemory) -> None:
+    remember, history = open_memory().tools("c")
     assert history() == "No previous interactions."
     with pytest.raises(ValueError, match="information must not be empty"):
         remember(information=" ")
@@ -508,8 +514,8 @@ def run_python(directory: Path, code: str) -> str:
     return output
 
 
-def test_when_the_last_information_of_a_conversation_is_removed_the_conversation_is_gone(tmp_path: Path) -> None:
-    memory = AgentInteractionMemory("support@localhost", tmp_path)
+def test_when_the_last_information_of_a_conversation_is_removed_the_conversation_is_gone(open_memory: OpenMemory) -> None:
+    memory = open_memory("support@localhost")
     for text in ("one", "two", "one"):
         memory.add_information("c", text)
     memory.add_information("d", "one")

@@ -14,7 +14,8 @@ import pytest
 
 from spade_coreason import AgentDefinition, AgentInteractionMemory, AgentRequest, AgentTester, ResponseHandler, SessionHandle
 from spade_coreason.exceptions import PeerFailedError
-from spade_coreason.memory.interaction.file import Addition, MemoryFile, MemoryLimits
+from spade_coreason.memory.interaction.entry_store import Addition
+from spade_coreason.memory.interaction.file import MemoryFile, MemoryLimits
 from spade_coreason.memory.interaction.journal import encode_addition
 from spade_coreason.memory.interaction.turn_sync import DeferredSyncs, DeferredSyncTarget
 from tests.support.errors import ExpectedErrors
