@@ -86,7 +86,7 @@ from .domain.policy import Keep, Policy, Retention, RunnerTimings
 from .domain.questions import ApprovalPolicy
 from .exceptions import ConfigError, PeerError
 from .llm import FakeFailure, FakeModel, FakeReply, FakeToolCall, ModelRequest, Reply, error, stream, tool_call
-from .memory import AgentInteractionMemory, Embedder, Summariser, TokenCounter
+from .memory import AgentInteractionMemory, Embedder, MemoryLimits, MemoryTable, Summariser, TokenCounter
 from .runtime import (
     PLAIN_PRESENTATION,
     AgentParts,
@@ -1153,8 +1153,11 @@ class AgentTester:
 
     def _get_memory(self, jid: str) -> AgentInteractionMemory:
         if jid not in self._memories:
+            store = None
+            if self._database is not None and self._database.has_memories:
+                store = MemoryTable(self._database, jid, MemoryLimits())
             directory = self._directory / "memory"
-            self._memories[jid] = AgentInteractionMemory(jid, directory, clock=self._clock, durability="normal")
+            self._memories[jid] = AgentInteractionMemory(jid, directory, clock=self._clock, durability="normal", store=store)
         return self._memories[jid]
 
     async def _close(self, grace_s: float) -> None:

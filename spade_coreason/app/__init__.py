@@ -6,7 +6,7 @@ import lazy_loader
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submod_attrs={
-        "factories": ["build_embedder", "build_summariser", "build_token_counter"],
+        "factories": ["build_embedder", "build_summariser", "build_token_counter", "import_memories"],
         "malloc": ["trim_malloc_periodically", "tune_malloc"],
         "metrics.server": ["check_metrics_address"],
         "platform": ["Platform"],

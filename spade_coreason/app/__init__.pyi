@@ -2,6 +2,7 @@ from .factories import (
     build_embedder as build_embedder,
     build_summariser as build_summariser,
     build_token_counter as build_token_counter,
+    import_memories as import_memories,
 )
 from .malloc import (
     trim_malloc_periodically as trim_malloc_periodically,

@@ -43,7 +43,8 @@ from .channels import ChannelFactories
 from .factories import (
     build_access_policy,
     build_embedder,
-    build_memory_limits,
+    build_memory,
+    build_memory_table,
     build_peer_options,
     build_policy,
     build_room_configs,
@@ -121,9 +122,7 @@ class AgentBuilder:
     def get_memory(self, jid: str) -> AgentInteractionMemory:
         """Return the interaction memory of an agent (a bare JID). The first call reads its file; StoreError if it cannot."""
         if jid not in self._memories:
-            storage = self.settings.storage
-            limits = build_memory_limits(self.settings)
-            self._memories[jid] = AgentInteractionMemory(jid, storage.memory_dir, limits=limits, durability=storage.durability)
+            self._memories[jid] = build_memory(self.settings, self._database, jid)
         return self._memories[jid]
 
     async def forget(self, jid: str) -> None:
@@ -134,6 +133,25 @@ class AgentBuilder:
         self.webhook_ring.on_lost.pop(jid, None)
         if (isolated := self._isolated_agents.pop(jid, None)) is not None:
             await isolated.aclose()
+        await self.close_memory(jid)
+
+    async def open_memory(self, jid: str) -> None:
+        """Open the interaction memory of an agent (a bare JID) before the agent. StoreError if that is not possible.
+
+        With a database that has memories, those of files move there.
+        """
+        if self._database.has_memories:
+            from ..memory import import_memory_files
+
+            await import_memory_files(build_memory_table(self.settings, self._database, jid), self.settings.storage.memory_dir)
+        else:
+            await asyncio.to_thread(self.get_memory, jid)  # it reads the whole file
+
+    async def close_memory(self, jid: str) -> None:
+        """Close the interaction memory of an agent (a bare JID), which passes on to another process.
+
+        What is on its way is stored, and nothing stays in memory. StoreError if it cannot be stored.
+        """
         if (memory := self._memories.pop(jid, None)) is not None:
             await memory.aclose()
 

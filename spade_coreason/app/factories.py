@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, cast, get_args
 
@@ -33,6 +35,7 @@ from ..domain.questions import ApprovalPolicy
 from ..domain.rooms import RoomConfig
 from ..exceptions import ConfigError
 from ..memory import (
+    AgentInteractionMemory,
     Embedder,
     ExtractiveSummariser,
     LocalEmbedder,
@@ -46,6 +49,7 @@ from ..memory import (
     guard_counter,
 )
 from ..runtime import FanOutLimit, PeerOptions, PlatformDirectory
+from ..storage import Database
 
 log = logging.getLogger(__name__)
 
@@ -207,6 +211,38 @@ def build_memory_config(common: MemorySettings, own: MemorySettings | None, mani
         if own is not None and key in own.model_fields_set:
             fields[key] = getattr(own, key)
     return MemoryConfig.model_validate(fields)
+
+
+def build_memory(settings: Settings, database: Database | None, jid: str) -> AgentInteractionMemory:
+    """Build the interaction memory of an agent (a bare JID), over the database if it has memories, and over files otherwise.
+
+    Raise StoreError if its file cannot be read, or is not in the database yet. Call this on the event loop of the database.
+    """
+    storage, limits = settings.storage, build_memory_limits(settings)
+    if database is None or not database.has_memories:
+        return AgentInteractionMemory(jid, storage.memory_dir, limits=limits, durability=storage.durability)
+    from ..memory import require_imported  # it needs SQLAlchemy, which a database that is open has loaded
+
+    require_imported(storage.memory_dir, jid)
+    return build_memory_table(settings, database, jid)
+
+
+def build_memory_table(settings: Settings, database: Database, jid: str) -> AgentInteractionMemory:
+    """Build the interaction memory of an agent (a bare JID) over a database that has memories."""
+    from ..memory import MemoryTable
+
+    limits = build_memory_limits(settings)
+    store = MemoryTable(database, jid, limits)
+    return AgentInteractionMemory(jid, limits=limits, durability=settings.storage.durability, store=store)
+
+
+async def import_memories(settings: Settings, database: Database, without: Collection[str] = ()) -> None:
+    """Move interaction memories from files to a database that has memories, but those of some agents."""
+    if database.has_memories:
+        from ..memory import import_all_memory_files
+
+        make = partial(build_memory_table, settings, database)
+        await import_all_memory_files(settings.storage.memory_dir, make, without)
 
 
 def build_memory_limits(settings: Settings) -> MemoryLimits:

@@ -63,6 +63,7 @@ from .agent_builder import AgentBuilder
 from .canary import Canary
 from .channels import CHANNELS, ChannelFactories
 from .colleagues import ABSENT, Colleagues
+from .factories import import_memories
 from .loop_watch import BLOCKED_S, take_block, watch_loop
 from .running_host import RunningHost
 from .shared_directory import SharedDirectory
@@ -325,6 +326,7 @@ class Platform:
             channels=self._channels,
         )
         self._stack.push_async_callback(self._builder.close)
+        await import_memories(settings, self.database, without=self.jids)
         await self._open_server()
         self._stack.push_async_callback(self._builder.close_isolated_agents)
         if terms is not None and leases is not None:
@@ -332,7 +334,7 @@ class Platform:
         else:
             for place, agent in agents:
                 if bare_jid(agent.jid) not in self._absent:
-                    self._try_to_build(place, agent)
+                    await self._try_to_build(place, agent)
             self._require_an_agent()
             for jid in self._absent:
                 self._report_absence(jid)
@@ -441,7 +443,7 @@ class Platform:
             settings = self.settings.agents[number]
             if isinstance(self._absent.get(bare_jid(settings.jid)), ConfigError):
                 continue
-            self._try_to_build(self.settings.place(f"agents[{number}]"), settings)
+            await self._try_to_build(self.settings.place(f"agents[{number}]"), settings)
             if (jid := bare_jid(settings.jid)) in self._absent:
                 self._report_absence(jid)
         self._begin_starts(numbers)
@@ -588,13 +590,15 @@ class Platform:
     def _are_all_absent(self) -> bool:
         return bool(self._absent) and len(self._absent) == len(self._starts if self._workforce else self.settings.agents)
 
-    def _try_to_build(self, place: str, settings: AgentSettings) -> None:
+    async def _try_to_build(self, place: str, settings: AgentSettings) -> None:
         """Build an agent. Unless the platform is strict, let it stay offline if that fails."""
         jid = bare_jid(settings.jid)
         slow = threading.Timer(_SLOW_BUILD_S, log.warning, (_SLOW_BUILD, jid, _SLOW_BUILD_S))
         slow.daemon = True
         slow.start()
         try:
+            if self.database is not None and self.database.has_memories:
+                await self._builder.open_memory(jid)
             self._build_agent(place, settings)
         except Exception as error:
             if self._is_strict:
@@ -701,11 +705,11 @@ class Platform:
         while isinstance(self._absent.get(jid), StoreError):
             await asyncio.sleep(next(delays_s))
             try:
-                await asyncio.to_thread(self._builder.get_memory, jid)  # it reads the whole file
+                await self._builder.open_memory(jid)
             except StoreError as error:
                 self._absent[jid] = error
             else:
-                self._try_to_build(place, settings)
+                await self._try_to_build(place, settings)
             if jid in self._absent:
                 self._report_absence(jid)
         return jid not in self._absent

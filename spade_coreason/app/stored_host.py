@@ -24,7 +24,7 @@ from ..storage import (
     lock_directory,
     open_database,
 )
-from .factories import build_embedder, build_memory_limits
+from .factories import build_embedder, build_memory, import_memories
 from .supervision import make_worker_terms
 
 
@@ -58,7 +58,9 @@ class StoredHost:
 
     def memory(self, agent: str) -> AgentInteractionMemory:
         """Return the interaction memory of an agent. Raise StoreError if its file is damaged."""
-        return AgentInteractionMemory(agent, self._settings.storage.memory_dir, limits=build_memory_limits(self._settings))
+        if self.database is None and find_database_file(self._settings.storage.url) is None:
+            raise StoreError(f"{self._settings.data_dir}: nothing is stored here yet")
+        return build_memory(self._settings, self.database, agent)
 
     def knowledge(self, agent: str) -> Knowledge:
         """Return the knowledge of an agent."""
@@ -118,6 +120,8 @@ async def open_stored_host(
         database = await _open(settings, is_exclusive=is_exclusive)
         if database is not None:
             stack.push_async_callback(database.close)
+            if is_exclusive:
+                await import_memories(settings, database)
         embedder = build_embedder(settings)
         if embedder is not None:
             stack.push_async_callback(embedder.close)

@@ -46,7 +46,7 @@ COMMANDS = {
     "approvals": "List the calls that agents want approved; approve or deny one.",
     "requests": "List requests that ended the platform, and retry or delete them.",
     "incident": "Show the exception behind an incident number.",
-    "memory": "List, show, delete, import or compact the interaction memories of agents.",
+    "memory": "List, show, delete, export, import or compact the interaction memories of agents.",
     "storage": "Back up, restore, check or migrate the stored data.",
     "knowledge": "Add, list, search or remove the documents that agents can search.",
     "topics": "List the topics of topic brokers and their subscribers, with what waits for them.",

@@ -138,7 +138,10 @@ class StorageSettings(Section):
     In a user and a password write `@ / ? # %` as `%40 %2F %3F %23 %25`.
     """
     memory_dir: ProjectPath = Path("data/memory")
-    """The directory of the interaction memories: a JSON file and a journal for each agent. Default: `memory` in `data_dir`."""
+    """The directory of the interaction memories: a JSON file and a journal for each agent. Default: `memory` in `data_dir`.
+
+    With PostgreSQL they are in the database. Files in this directory move there at the start, and are then renamed.
+    """
     durability: Literal["full", "normal"] = "full"
     """The failures that stored data survives. Stored data are acknowledged messages, answers, and what was remembered for them.
 

@@ -31,11 +31,19 @@ class ForgottenMemories:
 
 @dataclass(frozen=True, slots=True)
 class CompactedMemory:
-    """The memory file of an agent, which has all that the agent remembers."""
+    """The memory file of an agent, which has all that the agent remembers; "" if the database has it instead."""
 
     agent: str
     path: str
     conversations: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedMemory:
+    """The number of entries in the file."""
+
+    agent: str
+    entries: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +65,8 @@ async def list_memories(call: Call, arguments: OfAgents) -> list[RememberedConve
     """List the conversations with interaction memories."""
     found = []
     for agent in await select_agents(call.host, arguments.agent):
-        memory = _memory_of(call.host, agent)
-        for name in await memory.aget_all_conversations():
-            found.append(RememberedConversation(agent, name, await memory.aget_information(name)))
+        entries = await _memory_of(call.host, agent).aget_entries()
+        found += [RememberedConversation(agent, name, [text for text, _ in known]) for name, known in entries.items()]
     return found
 
 
@@ -156,8 +163,24 @@ async def compact_memory(call: Call, arguments: OfAgents) -> list[CompactedMemor
     for agent in await select_agents(call.host, arguments.agent):
         memory = _memory_of(call.host, agent)
         await memory.aflush()
-        found.append(CompactedMemory(agent, str(memory.path), len(await memory.aget_all_conversations())))
+        found.append(
+            CompactedMemory(agent, str(memory.path) if memory.has_file else "", len(await memory.aget_all_conversations()))
+        )
     return found
+
+
+class ExportMemory(Arguments):
+    """The new file, as a path on the machine of the platform."""
+
+    target: Path
+    agent: str | None = None
+
+
+@operation("memory.export")
+async def export_memory(call: Call, arguments: ExportMemory) -> ExportedMemory:
+    """Write the interaction memory of an agent to a file in the format of spade_llm."""
+    agent = await select_agent(call.host, arguments.agent)
+    return ExportedMemory(agent, await _memory_of(call.host, agent).aexport_file(arguments.target))
 
 
 class ImportMemory(Arguments):

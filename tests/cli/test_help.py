@@ -181,7 +181,7 @@ def test_without_a_command_the_help_is_shown_with_exit_code_2(invoke: Invoke, gr
         (["asks", "weather", "Rome"], 'did you mean "ask"?'),
         (["sesions"], 'did you mean "sessions"?'),
         (["memory", "lits"], 'did you mean "list"?'),
-        (["memory", "frobnicate"], "the commands are clear, compact, import, list, show."),
+        (["memory", "frobnicate"], "the commands are clear, compact, export, import, list, show."),
         (["ask", "weather", "New", "York"], "TEXT is one argument; quote it: weather 'New York'."),
     ],
 )

@@ -15,13 +15,24 @@ from spade_coreason import AgentInteractionMemory
 from spade_coreason.app.stored_host import StoredHost
 from spade_coreason.config.settings import Settings, StorageSettings
 from spade_coreason.domain.identifiers import candidate_conversation_ids, choose_conversation_id, derive_session_id
+from spade_coreason.memory import import_memory_files
 from spade_coreason.memory.erasure import ErasureReport, erase_conversation, erase_person
 from spade_coreason.operations.definition import Actor, Call, CallerKind
 from spade_coreason.operations.sessions import ClearSessions, clear_sessions
 from spade_coreason.storage.records import StoredConversation, Variable
 from spade_coreason.storage.repository import AgentRepository
 from spade_coreason.testing import Policy
-from tests.support.databases import CLOSED, RECEIVED, SAME_STANZA, SQLITE, on_both_databases, open_without_sync, read_all_tables
+from tests.support.databases import (
+    CLOSED,
+    RECEIVED,
+    SAME_STANZA,
+    SQLITE,
+    execute,
+    on_both_databases,
+    open_without_sync,
+    read_all_tables,
+)
+from tests.support.memories import memory_over
 from tests.support.records import (
     AGENT,
     ALICE,
@@ -300,6 +311,11 @@ async def test_erasing_everyone_leaves_nothing_of_an_agent_and_everything_of_the
     repository = await open_repository(database, AGENT)
     settings = Settings(data_dir=tmp_path, storage=StorageSettings(url=database_url, memory_dir=tmp_path / "memory"))
     call = Call(StoredHost(settings, [], database, None), Actor(CallerKind.MACHINE_USER, "user alice"))
+    if database.has_memories:
+        files, memory = memory.path.parent, memory_over(database, AGENT)
+        await import_memory_files(memory, files)
+        for file in files.iterdir():
+            file.unlink()
     everything = ClearSessions(agent=AGENT, everyone=True)
     before = read_all_tables(database_url)
     # Whose only conversation was cleared may still have variables; a request that waits may be somebody's first.
@@ -321,7 +337,10 @@ async def test_erasing_everyone_leaves_nothing_of_an_agent_and_everything_of_the
         5,
         8,
     )
-    assert "secret" not in memory_files_text(memory)
+    assert await memory.aget_entries() == {}
+    assert "secret" not in (
+        memory_files_text(memory) if memory.has_file else str(execute(database_url, "SELECT * FROM interaction_memory"))
+    )
     [erasure] = (await clear_sessions(call, everything)).erasures
     assert erasure.report.is_empty
     await database.close()

@@ -71,6 +71,8 @@ PURPOSES = {
     "webhook_bodies": Purpose("about nobody", None, "the end of the secret"),  # keyed hashes, against replays
     "door_threads": Purpose("deleted", "doors", "the deletion of the conversation, or 90 days after the last use"),
     "door_files": Purpose("deleted", "doors", "seven days"),
+    # Only the memory itself exports it: on SQLite it is a file. A retention deletes it with its conversation.
+    "interaction_memory": Purpose("deleted", None, "conversation.retention"),
     "sequences": Purpose("about nobody", None, None, is_backed_up=False),  # it goes on behind the restored row ids
     "compatibility": Purpose("about nobody", None, None, is_backed_up=False),  # of the program that restores
     "workers": Purpose("about nobody", None, None, is_backed_up=False),  # of the platforms that run
@@ -142,6 +144,14 @@ def make_rows(person: str, first: int) -> dict[str, list[dict[str, Any]]]:
         "webhook_bodies": [{"webhook": first, "secret_number": 1, "body": bytes([first] * 32), "accepted_at": 1}],
         "door_threads": [make_door_thread(first, person)],
         "door_files": [make_door_file(first, person)],
+        "interaction_memory": [
+            {
+                **of_agent,
+                "id": first,
+                "conversation_id": conversation,
+                "entry": json.dumps({"content": secret, "timestamp": ""}),
+            }
+        ],
     }
 
 
@@ -293,6 +303,13 @@ def make_rows_behind_others(first: int) -> dict[str, list[dict[str, Any]]]:
         "parked_requests": [make_parked(first, OTHER_AGENT, ALICE)],
         "questions": [make_question(first, ALICE)],
         "asked_people": [{**of_agent, "question": first, "person": "carol@localhost"}],
+        "interaction_memory": [
+            {**of_agent, "id": row, "conversation_id": "shared", "entry": json.dumps({"content": text, "timestamp": time})}
+            for row, text, time in (
+                (first, secret, "1970-01-01T00:00:00.001Z"),
+                (first + 1, secret_of(BOB), "1970-01-01T00:00:09.000Z"),
+            )
+        ],
     }
 
 
@@ -404,6 +421,8 @@ async def test_what_came_from_a_person_by_way_of_an_agent_is_found_in_each_table
     assert len(passed_on["requests"]) == 2  # one is open, and one has crashed
     deleted = await delete_person(Call(host, TESTER), OfWholePerson(person=ALICE))
     assert deleted.is_complete
+    if not database.has_memories:
+        del rows["interaction_memory"]  # the files are the memory; the rows of a backup are none
     for table in rows:
         left = [row for row in read_table(database_url, table) if ALICE in str(row) or secret_of(ALICE) in str(row)]
         assert left == [], table

@@ -24,7 +24,12 @@ if TYPE_CHECKING:
     from ...storage import BackupInfo, Database, ProgressCallback
 
 _config_option = config_option("config/platform.yaml, if it exists")
-_NOUNS = {"inbox": "received messages", "interactions": "turns", "variables": "variables (with the platform's own)"}
+_NOUNS = {
+    "inbox": "received messages",
+    "interaction_memory": "memory entries",
+    "interactions": "turns",
+    "variables": "variables (with the platform's own)",
+}
 """The names of rows for people, where the name of the table does not say it."""
 _backup_argument = click.argument("backup", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path))
 
@@ -55,8 +60,11 @@ def migrate(file: Path | None, data: Path | None) -> None:
 
 
 async def _migrate(settings: Settings) -> None:
+    from ...app import import_memories
+
     async with _open_exclusively(settings) as database:
         before, now = database.previous_revision, database.revision
+        await import_memories(settings, database)
     if before is None:
         print_line(f"{database.name}: created with schema {now}.")
     elif before == now:
@@ -109,7 +117,8 @@ async def _check(settings: Settings, as_json: bool) -> int:
 def backup(backup: Path, file: Path | None, data: Path | None, as_json: bool) -> None:
     """Back up all stored data to FILE, a tar file. Works while the platform runs.
 
-    The backup holds a consistent copy of the database as a SQLite file (also from PostgreSQL), and the interaction memories.
+    The backup holds a consistent copy of the database as a SQLite file (also from PostgreSQL), and the interaction memories
+    that are files.
     Protect it like the database. FILE must not exist.
 
     \b
@@ -136,7 +145,7 @@ def restore(backup: Path, file: Path | None, data: Path | None, as_json: bool) -
     """Restore FILE, a backup, to an empty data directory and database.
 
     Stop the platform first. Nothing is overwritten. A backup of SQLite can be restored to PostgreSQL, and the other way
-    round: set the database in storage.url.
+    round: set the database in storage.url. Interaction memories become rows of PostgreSQL, or files beside SQLite.
 
     \b
       spade-coreason storage restore backups/friday.tar --data restored
@@ -146,11 +155,13 @@ def restore(backup: Path, file: Path | None, data: Path | None, as_json: bool) -
 
 
 async def _restore(settings: Settings, source: Path) -> BackupInfo:
+    from ...memory import move_files_to_rows, move_rows_to_files
     from ...storage import restore
 
     async with _open_exclusively(settings) as database:
+        move_memories = move_files_to_rows if database.has_memories else move_rows_to_files
         with _progress_bar("restoring") as progress:
-            return await restore(database, settings.storage.memory_dir, source, progress)
+            return await restore(database, settings.storage.memory_dir, source, progress, move_memories)
 
 
 def _print_contents(about: BackupInfo, as_json: bool, prefix: str) -> None:

@@ -15,7 +15,7 @@ from ...terminal.console import one_line, print_json, print_line, print_table, p
 
 @click.group("memory", cls=CLIGroup)
 def command() -> None:
-    """List, show, delete, import or compact the interaction memories of agents.
+    """List, show, delete, export, import or compact the interaction memories of agents.
 
     \b
       spade-coreason memory list
@@ -108,6 +108,8 @@ def clear(
 def compact(file: Path | None, data: Path | None, agent: str | None) -> None:
     """Merge the journals into the memory files, which are then complete. Works while the platform runs.
 
+    With PostgreSQL there are no such files.
+
     \b
       spade-coreason memory compact --agent notes
     """
@@ -115,15 +117,34 @@ def compact(file: Path | None, data: Path | None, agent: str | None) -> None:
 
     with open_platform(file, data) as platform:
         for found in platform.perform(compact_memory, OfAgents(agent=agent)):
-            complete = f"{found.path} is complete."
+            complete = f"{found.path} is complete." if found.path else "the database has everything; there is no file."
             print_line(f"{found.agent}: {complete if found.conversations else 'no memories.'}")
+
+
+@command.command("export")
+@click.argument("target", metavar="FILE", type=click.Path(path_type=Path))
+@storage_options
+def export(file: Path | None, data: Path | None, agent: str | None, target: Path) -> None:
+    """Write the interaction memory of an agent to FILE, in the JSON of spade_llm. Works while the platform runs.
+
+    FILE must not exist. `memory import` reads it. --agent is required if there are several agents.
+
+    \b
+      spade-coreason memory export notes.json --agent notes@example.org
+    """
+    from ....operations.memory import ExportMemory, export_memory
+
+    with open_platform(file, data) as platform:
+        found = platform.perform(export_memory, ExportMemory(agent=agent, target=target.absolute()))
+    entries = f"{found.entries} {'entry' if found.entries == 1 else 'entries'}"
+    print_line(f"{found.agent}: wrote {entries} to {target}.")
 
 
 @command.command("import")
 @click.argument("source", metavar="FILE", type=click.Path(path_type=Path))
 @storage_options
 def import_(file: Path | None, data: Path | None, agent: str | None, source: Path) -> None:
-    """Import the memory FILE of a spade_llm agent. Works while the platform runs.
+    """Import FILE, the exported memory of an agent or that of spade_llm. Works while the platform runs.
 
     FILE is not changed. A second import of it adds nothing. --agent is required if there are several agents.
 
