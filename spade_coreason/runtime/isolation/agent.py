@@ -98,7 +98,11 @@ def _build_message(
         "topic_broker": parts.peer_options.topic_broker,
         "memory": None
         if memory is None
-        else {"directory": str(memory.path.parent), "limits": asdict(memory.limits), "durability": memory.durability},
+        else {
+            "directory": str(memory.path.parent) if memory.has_file else None,
+            "limits": asdict(memory.limits),
+            "durability": memory.durability,
+        },
     }
 
 

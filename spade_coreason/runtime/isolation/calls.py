@@ -17,6 +17,7 @@ from ...contracts import AgentRequest, Interaction, Missed
 from ...contracts.authoring import OnUncertain
 from ...domain.cards import dump_card
 from ...exceptions import UploadError
+from ...memory import AgentInteractionMemory, check_entry, decode_entries, encode_entry
 from ..assembly import AgentParts
 from ..initiative.people import check_address, check_thread, dump_blocks, load_blocks
 from ..peers.peers import CURRENT_REQUEST
@@ -44,6 +45,12 @@ class ChildCalls:
             "usage.of_person": usage.of_person,
             "usage.of_agent": usage.of_agent,
             "usage.of_conversation": usage.of_conversation,
+            "memory.read": self._read_memory,
+            "memory.list": self._list_memory,
+            "memory.add": self._add_memory,
+            "memory.remove": self._remove_memory,
+            "memory.remove_entries": self._remove_entries,
+            "memory.merge": self._merge_memory,
             "knowledge.remove": self._remove,
             "knowledge.list": self._list,
             "knowledge.search": self._search,
@@ -87,6 +94,40 @@ class ChildCalls:
     def close(self) -> None:
         """Remove the directory."""
         shutil.rmtree(self.directory, ignore_errors=True)
+
+    # Interaction memory
+
+    def _get_memory(self) -> AgentInteractionMemory:
+        if self._parts.memory is None:
+            raise TypeError("the agent has no interaction memory")
+        return self._parts.memory()
+
+    async def _read_memory(self, conversation_id: str) -> str:
+        store = self._get_memory().store
+        return (await store.run(partial(store.read_lines, conversation_id))).decode()
+
+    async def _list_memory(self) -> list[str]:
+        return await self._get_memory().aget_all_conversations()
+
+    async def _add_memory(self, conversation_id: str, line: str) -> None:
+        [entry] = decode_entries(line.encode())
+        await self._get_memory().aadd_information(conversation_id, entry["content"])
+
+    async def _remove_memory(self, conversation_ids: list[str]) -> int:
+        return await self._get_memory().aclear_conversations(conversation_ids)
+
+    async def _remove_entries(self, conversation_id: str, chosen: list[list[str]]) -> int:
+        store = self._get_memory().store
+        return await store.run(
+            partial(store.remove_entries, conversation_id, lambda entry: [entry["content"], entry["timestamp"]] in chosen)
+        )
+
+    async def _merge_memory(self, lines_by_conversation: dict[str, str]) -> int:
+        checked = {
+            name: bytearray().join(encode_entry(check_entry(entry)) for entry in decode_entries(lines.encode()))
+            for name, lines in lines_by_conversation.items()
+        }
+        return await self._get_memory().amerge(checked)
 
     # Peers
 

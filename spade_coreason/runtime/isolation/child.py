@@ -43,6 +43,7 @@ from .description import AgentDescription
 from .errors import dump_error
 from .frames import FrameConnection, Message, ProtocolError
 from .remote import (
+    ForwardedEntries,
     ForwardedKnowledge,
     ForwardedNotifier,
     ForwardedPeers,
@@ -210,6 +211,9 @@ class _Child:
         connection, memory = self._connection, build["memory"]
 
         def open_memory() -> AgentInteractionMemory:
+            if memory["directory"] is None:
+                store = ForwardedEntries(connection, self._frames)
+                return AgentInteractionMemory(jid, limits=MemoryLimits(**memory["limits"]), store=store)
             # The same files as those of the platform: threads and processes may share them.
             return AgentInteractionMemory(
                 jid, memory["directory"], limits=MemoryLimits(**memory["limits"]), durability=memory["durability"]

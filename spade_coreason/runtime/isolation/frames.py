@@ -111,6 +111,8 @@ class FrameConnection:
         self._unsent = bytearray()
         self._is_writing = False
         self.is_closed = False
+        self.is_reading = False
+        """True while a message is handled: nothing else can be read then."""
         sock.setblocking(False)
         self._loop.add_reader(sock.fileno(), self.read)
 
@@ -168,6 +170,7 @@ class FrameConnection:
         if not data:
             self._close_with(None)
             return
+        self.is_reading = True
         try:
             for message, size in self._reader.feed(data):
                 if self.is_closed:
@@ -175,11 +178,13 @@ class FrameConnection:
                 self._on_message(message, size)
         except ProtocolError as error:
             self._close_with(error)
+        finally:
+            self.is_reading = False
 
     def exchange(self, timeout_s: float, *others: int) -> list[int]:
         """Block until something arrives, at most `timeout_s`, and read and write. Return those of `others` that can be read.
 
-        It serves where the event loop does not run: while an agent is built.
+        It serves where the event loop does not run: while an agent is built, or waits without an await.
         """
         self.flush()
         own = self._socket.fileno()

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+import threading
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from datetime import datetime, timedelta
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from uuid import uuid4
 
 from pydantic import TypeAdapter
@@ -36,8 +38,20 @@ from ...contracts.base import utc_now
 from ...domain.cards import AgentCard, Capability, load_cards
 from ...domain.environment.https_trust import HttpsTrust
 from ...domain.texts.text import SurrogateJoiner
-from ...exceptions import ConfigError
-from ...memory import Knowledge, ProgressCallback, SearchHit, SessionChanges, Usage, Variables
+from ...exceptions import ConfigError, StoreError
+from ...memory import (
+    Addition,
+    Entry,
+    Knowledge,
+    LinesByConversation,
+    ProgressCallback,
+    SearchHit,
+    SessionChanges,
+    Usage,
+    Variables,
+    decode_entries,
+    find_new_lines,
+)
 from ...storage import Document
 from ..files import Files, Progress
 from ..peers.capability_requests import CapabilityRequests
@@ -47,10 +61,13 @@ from ..turns.response import check_choices, check_text, check_thought
 from ..turns.steps import CURRENT_JOURNAL, DurableStep, hash_arguments, run_step
 from .description import ORIGIN_METADATA, REQUEST_FIELDS, dump_when
 from .errors import load_error
-from .frames import MAX_FRAME_BYTES, WINDOW_BYTES, Message, encode_message
+from .frames import MAX_FRAME_BYTES, WINDOW_BYTES, FrameConnection, Message, encode_message
+
+T = TypeVar("T")
 
 _NOTIFICATION, _SCHEDULES = TypeAdapter(Notification), TypeAdapter(list[Schedule])
 _CALLS_UNTIL_YIELD = 64
+_BLOCKING_POLL_S = 1.0
 _RESERVED_BYTES = 1024  # of a frame, for what stands around its message
 
 
@@ -84,6 +101,23 @@ class PlatformConnection:
         finally:
             if self._calls.pop(call_id, None) is not None:
                 self.send(["drop", call_id])
+
+    def call_blocking(self, frames: FrameConnection, name: str, *args: object) -> Any:
+        """Call the platform from code on the event loop that cannot wait there. Return the answer or raise its error.
+
+        Messages that arrive in between are handled, but no task runs. RuntimeError if nothing can arrive here.
+        """
+        if frames.is_reading:
+            raise RuntimeError("the platform cannot answer before this has returned")
+        call_id = next(self._ids)
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.send(["ask", call_id, 0, name, args])
+        self._calls[call_id] = answer, None
+        while not answer.done():
+            if frames.is_closed:
+                raise RuntimeError("the platform has ended")
+            frames.exchange(_BLOCKING_POLL_S)
+        return answer.result()
 
     def on_answer(self, call_id: int, error: dict[str, Any] | None, value: Any) -> None:
         """Handle the answer to a call."""
@@ -547,6 +581,91 @@ class ForwardedKnowledge(Knowledge):
 
     async def close(self) -> None:
         """Do nothing: the platform closes the embedder."""
+
+
+class ForwardedEntries:
+    """The entries of the agent in the database of the platform (`EntryStore`). A change is durable when its method returns.
+
+    Its methods work everywhere but in the constructor of the agent: until that returns, the platform waits for it.
+    """
+
+    deferred_syncs = completed_syncs = 0
+    """Nothing is deferred."""
+
+    def __init__(self, connection: PlatformConnection, frames: FrameConnection) -> None:
+        self._connection, self._frames = connection, frames
+        self._loop, self._loop_thread = asyncio.get_running_loop(), threading.get_ident()
+        self._queue: deque[Addition] = deque()
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """Run a method in a thread."""
+        return await asyncio.to_thread(work)
+
+    def _call(self, name: str, *args: object) -> Any:
+        if threading.get_ident() != self._loop_thread:
+            return asyncio.run_coroutine_threadsafe(self._connection.call(name, *args), self._loop).result()
+        try:
+            return self._connection.call_blocking(self._frames, name, *args)
+        except RuntimeError as error:
+            raise StoreError(f"the interaction memory cannot be used here: {error}; use it in startup() or later") from error
+
+    def read_lines(self, conversation_id: str) -> bytes:
+        """Return the lines of a conversation."""
+        lines: str = self._call("memory.read", conversation_id)
+        return lines.encode()
+
+    def list_conversations(self) -> list[str]:
+        """Return the ids of the conversations that have entries, in the order in which they began."""
+        names: list[str] = self._call("memory.list")
+        return names
+
+    def read_all(self) -> LinesByConversation:
+        """Return the lines of all conversations that have entries, in the order in which they began."""
+        return {name: bytearray(self.read_lines(name)) for name in self.list_conversations()}
+
+    def enqueue(self, addition: Addition) -> None:
+        """Put an addition in the queue, for `write_queued`."""
+        self._queue.append(addition)
+
+    def write_queued(self, own: Addition | None = None) -> None:
+        """Write all queued additions. On return every one of them is done, or is being written by another thread."""
+        while self._queue:
+            try:
+                addition = self._queue.popleft()
+            except IndexError:  # another thread has taken it
+                break
+            if addition.set_running_or_notify_cancel():
+                try:
+                    self._call("memory.add", addition.conversation_id, addition.line.decode())
+                except Exception as error:  # noqa: BLE001 - its caller gets it
+                    addition.set_exception(error)
+                else:
+                    addition.set_result(None)
+
+    def remove(self, conversation_ids: Collection[str]) -> int:
+        """Remove conversations, and return how many existed."""
+        return int(self._call("memory.remove", list(conversation_ids)))
+
+    def remove_entries(self, conversation_id: str, is_removed: Callable[[Entry], bool]) -> int:
+        """Remove the entries that a function chooses, all at once, and return how many there were."""
+        entries = decode_entries(self.read_lines(conversation_id))
+        chosen = [[entry["content"], entry["timestamp"]] for entry in entries if is_removed(entry)]
+        return int(self._call("memory.remove_entries", conversation_id, chosen)) if chosen else 0
+
+    def merge(self, lines_by_conversation: LinesByConversation) -> int:
+        """Add imported entries that are not stored yet, each to its conversation. Return how many were added."""
+        return int(self._call("memory.merge", {name: lines.decode() for name, lines in lines_by_conversation.items()}))
+
+    def find_new(self, lines_by_conversation: LinesByConversation) -> LinesByConversation:
+        """Return the entries that `merge` would add."""
+        found = {name: find_new_lines(lines, self.read_lines(name)) for name, lines in lines_by_conversation.items()}
+        return {name: bytearray(b"".join(new)) for name, new in found.items() if new}
+
+    def fold(self) -> None:
+        """Do nothing: nothing is on its way."""
+
+    def sync(self) -> None:
+        """Do nothing: nothing is deferred."""
 
 
 def _owner(person: str | None, conversation: str | None) -> dict[str, str | None]:

@@ -195,9 +195,20 @@ class ScriptedAgent:
         name = request.metadata["conversation_id"]
         await self.memory.aadd_information(name, "one")
         self.memory.add_information(name, "two")
+        await asyncio.to_thread(self.memory.add_information, name, "three")
+        removed = self.memory.remove_information(name, "three", "unknown"), await self.memory.aremove_information(name, "x")
+        self.memory.add_information("other", "one")
+        await self.memory.aadd_information("another", "one")
+        conversations = len(self.memory.get_all_conversations())
+        cleared = self.memory.clear_conversations(["other", "another", "unknown"])
         await response.data(
             {"known": self.memory.get_information(name), "summary": await self.memory.aget_context_summary(name)}
+            | {"removed": removed, "conversations": conversations, "cleared": cleared}
         )
+        try:
+            await self.memory.aadd_information(name, "x" * 100_000)
+        except ValueError as error:
+            await response.markdown(str(error))
 
     async def play_knowledge(self, request: AgentRequest, session: Session, response: Response) -> None:
         outcomes = [await self.knowledge.add("The Spree flows through Berlin.", "spree") for _ in range(2)]

@@ -9,16 +9,18 @@ from typing import Any
 
 import pytest
 
-from spade_coreason import AgentDefinition, AgentRequest, AgentTester, Response, Session, agent
+from spade_coreason import AgentDefinition, AgentInteractionMemory, AgentRequest, AgentTester, Response, Session, agent
 from spade_coreason.contracts import Interceptor
 from spade_coreason.contracts.interceptors import Next, ResponseWrapper
-from spade_coreason.exceptions import PeerError
+from spade_coreason.exceptions import ConfigError, PeerError
 from spade_coreason.testing import Isolation, Policy
 from tests.runtime.isolation.scripted_agent import ScriptedAgent
+from tests.support.databases import execute
 from tests.support.errors import ExpectedErrors
 from tests.support.isolation import WARM_ISOLATION
 from tests.support.llm_agent import stored_turns
 from tests.support.processes import is_running
+from tests.support.servers.postgres import Postgres
 from tests.support.wait import TIMEOUT_S, eventually
 
 SCRIPTS = [
@@ -80,7 +82,9 @@ def normalise(value: Any) -> Any:
     return re.sub(r"incident [0-9a-f]{8}|[0-9a-f]{8}-[0-9a-f-]{27}", "…", value) if isinstance(value, str) else value
 
 
-async def play(script: str, isolation: Isolation | None, interceptors: tuple[type[Interceptor], ...] = ()) -> Any:
+async def play(
+    script: str, isolation: Isolation | None, interceptors: tuple[type[Interceptor], ...] = (), database: str | None = None
+) -> Any:
     """Play a script twice as a program and once as a person. Return all that is sent and stored."""
     sent: list[Any] = []
     async with AgentTester(
@@ -89,6 +93,7 @@ async def play(script: str, isolation: Isolation | None, interceptors: tuple[typ
         options={"greeting": "good day "},
         isolation=isolation,
         interceptors=interceptors,
+        database=database,
     ) as t:
         for _ in range(2):
             try:
@@ -111,6 +116,29 @@ async def test_an_agent_does_the_same_in_its_own_process(script: str, expected_e
     if script == "peers":
         expected_errors("peer@localhost: incident")
     assert await play(script, WARM_ISOLATION) == await play(script, None)
+
+
+async def test_the_interaction_memory_of_a_process_is_in_the_table_of_postgresql(postgres: Postgres) -> None:
+    url = postgres.url()
+    assert await play("memory", WARM_ISOLATION, database=url) == await play("memory", None)
+    assert len(execute(url, "SELECT id FROM interaction_memory")) == 6  # two in each of three turns
+
+
+class EagerAgent:
+    """Uses its memory in the constructor, where the platform waits for it."""
+
+    manifest = AgentDefinition.simple("eager")
+
+    def __init__(self, memory: AgentInteractionMemory) -> None:
+        memory.get_information("c")
+
+
+async def test_a_process_that_needs_its_memory_in_the_constructor_is_told_where_it_may(postgres: Postgres) -> None:
+    with pytest.raises(
+        ConfigError, match=r"cannot be used here: the platform cannot answer .*; use it in startup\(\) or later"
+    ):
+        async with AgentTester(EagerAgent, isolation=WARM_ISOLATION, database=postgres.url()):
+            pass
 
 
 @pytest.mark.parametrize("script", ["blocks", "streams", "wrong calls", "session", "steps", "events", "initiative"])
