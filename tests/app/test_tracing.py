@@ -18,6 +18,7 @@ from opentelemetry.trace import StatusCode
 from spade_coreason import AgentDefinition, AgentRequest, Platform, ResponseHandler, SessionHandle, Settings, load_settings
 from spade_coreason.domain.observability import spans
 from spade_coreason.exceptions import ConfigError
+from tests.support.a2a_server import run_a2a_server
 from tests.support.chat_completions import ChatCompletionsServer, CompletionStream
 from tests.support.errors import ExpectedErrors
 from tests.support.servers.clients import StockClient
@@ -203,6 +204,20 @@ async def test_requests_of_an_agent_in_its_own_process_are_in_its_trace(
     assert len(recorded.trace_ids) == 1
     assert recorded.path(recorded.get(f"ask {last['jid']}"))[-2] == f"invoke_agent {first['jid']}"
     assert recorded.path(recorded.get(f"receive {last['jid']}"))[-2] == f"ask {last['jid']}"
+
+
+async def test_an_agent_elsewhere_gets_the_trace_in_a_header(
+    prosody: XmppServer, tmp_path: Path, recorded: RecordedSpans
+) -> None:
+    async with run_a2a_server() as elsewhere:
+        options = {"url": elsewhere.url, "allow_private": ["127.0.0.0/8"]}
+        agent = await _account(prosody, "spade_coreason.agents.a2a:RemoteA2AAgent", **options)
+        async with run(prosody, tmp_path, agent), StockClient(*await prosody.account(), prosody) as ann:
+            await ann.ask("data", agent["jid"])
+            await eventually(lambda: bool(recorded.of(spans.INVOKE_AGENT)))
+    turn = recorded.get(spans.INVOKE_AGENT).context
+    given = {headers["traceparent"][:52] for _, _, headers in elsewhere.requests if "traceparent" in headers}
+    assert given == {f"00-{turn.trace_id:032x}-{turn.span_id:016x}"}  # the flags follow
 
 
 @pytest.mark.parametrize("texts", [False, True])
