@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from aiohttp import web
 from opentelemetry.trace import StatusCode
 
 from spade_coreason import AgentDefinition, AgentRequest, Platform, ResponseHandler, SessionHandle, Settings, load_settings
+from spade_coreason.cli.logging import JsonFormatter
 from spade_coreason.domain.observability import spans
 from spade_coreason.exceptions import ConfigError
 from tests.support.a2a_server import run_a2a_server
@@ -162,10 +165,20 @@ async def test_a_failed_turn_has_the_incident_and_not_the_text(
 ) -> None:
     expected_errors("ValueError")
     agent = await _account(prosody, f"{__name__}:FailingAgent")
-    async with run(prosody, tmp_path, agent), StockClient(*await prosody.account(), prosody) as ann:
-        answer = await ann.ask(SECRET, agent["jid"])
-        await eventually(lambda: bool(recorded.of(spans.DELIVER)))
+    log = StringIO()
+    handler = logging.StreamHandler(log)
+    handler.setFormatter(JsonFormatter())
+    handler.setLevel(logging.ERROR)
+    logging.getLogger("spade_coreason").addHandler(handler)
+    try:
+        async with run(prosody, tmp_path, agent), StockClient(*await prosody.account(), prosody) as ann:
+            answer = await ann.ask(SECRET, agent["jid"])
+            await eventually(lambda: bool(recorded.of(spans.DELIVER)))
+    finally:
+        logging.getLogger("spade_coreason").removeHandler(handler)
     turn = recorded.get(spans.INVOKE_AGENT)
+    entry = json.loads(log.getvalue())
+    assert (entry["trace"], entry["incident"]) == (f"{turn.context.trace_id:032x}", attribute(turn, spans.INCIDENT))
     incident = attribute(turn, spans.INCIDENT)
     assert isinstance(incident, str)
     assert incident in answer
