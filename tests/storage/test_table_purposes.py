@@ -77,6 +77,7 @@ PURPOSES = {
     "compatibility": Purpose("about nobody", None, None, is_backed_up=False),  # of the program that restores
     "workers": Purpose("about nobody", None, None, is_backed_up=False),  # of the platforms that run
     "leases": Purpose("about nobody", None, None, is_backed_up=False),
+    "worker_calls": Purpose("about nobody", None, "the answer, or the end of a worker", is_backed_up=False),
     "alembic_version": Purpose("about nobody", None, None, is_backed_up=False),
 }
 # A person publishes items for everybody. They stay, without its name.

@@ -362,8 +362,17 @@ class PostgresDatabase(Database):
             await driver.execute(_LOCK_SQL.format("" if self._terms is None else "_shared"))
         except asyncpg.LockNotAvailableError:
             remedy = "stop it, or name another database in storage.url"
+            if names := await self._find_workers(driver):
+                remedy += f"; it is several workers: {', '.join(names)}"
             raise StoreError(f"{self.name}: another platform uses this database; {remedy}") from None
         await driver.execute("RESET lock_timeout")
+
+    async def _find_workers(self, driver: Any) -> list[str]:
+        """Return the names of the workers that share the database; none if it has no tables yet, or older ones."""
+        try:
+            return [row["name"] for row in await driver.fetch("SELECT name FROM workers ORDER BY id")]
+        except asyncpg.UndefinedTableError:
+            return []
 
     async def _close_connection(self) -> None:
         if self._connection is not None:
