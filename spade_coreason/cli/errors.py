@@ -2,6 +2,7 @@
 
 0 success   1 an agent or the store reports an error   2 usage or configuration   3 no answer in time
 4 cannot connect   5 login refused   6 the agent waits for a person
+
 75 a worker has lost its lease   130 interrupted
 """
 

@@ -34,10 +34,10 @@ def command(file: Path | None, is_reloading: bool, is_strict: bool) -> None:
     startup() raises, or stored data of the agent cannot be read, its start is retried with growing delays. If the agent
     cannot be made, or its account is refused, it stays offline.
 
-    Exit code: 0 stopped, 1 unreadable data, 2 a mistake in the configuration, 4 a server that has no address, does not serve
-    the domain, or has an untrusted certificate, 5 a refused login, 75 a worker that has lost its lease: start it again. A
-    failure of one agent ends the command only if no other is left, or with --strict. With --strict, 4 is also a server that
-    does not answer, and 1 an agent that does not start.
+    Exit code: 0 stopped, 1 unreadable data, 2 a mistake in the configuration, 4 a server without an address, without the
+    domain, or with an untrusted certificate, 5 a refused login, 75 a lost lease. A worker that has lost its lease can start
+    again at once. A failure of one agent ends the command only if no other is left, or with --strict. With --strict, 4 is
+    also a server that does not answer, and 1 an agent that does not start.
 
     \b
       spade-coreason up
