@@ -12,7 +12,7 @@ fi
 trap 'ejabberdctl --no-timeout stop >/dev/null' TERM INT
 ejabberdctl foreground &
 node=$!
-until ejabberdctl --no-timeout started; do  # it is answered with an error until the node can be reached
+until (exec 3<>"/dev/tcp/127.0.0.1/${C2S_PORT:-5222}") 2>/dev/null; do  # the last that a node does when it starts
   kill -0 $node
   sleep 0.5
 done
