@@ -10,7 +10,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "malloc": ["trim_malloc_periodically", "tune_malloc"],
         "metrics.server": ["check_metrics_address"],
         "platform": ["Platform"],
-        "stored_host": ["open_stored_host"],
+        "shared_host": ["is_shared", "open_command_host"],
         "supervision": ["Supervision", "find_directory_problems", "lock_data", "start_local_server"],
         "web_server": ["find_used_doors"],
     },

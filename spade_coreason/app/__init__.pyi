@@ -14,8 +14,9 @@ from .metrics.server import (
 from .platform import (
     Platform as Platform,
 )
-from .stored_host import (
-    open_stored_host as open_stored_host,
+from .shared_host import (
+    is_shared as is_shared,
+    open_command_host as open_command_host,
 )
 from .supervision import (
     Supervision as Supervision,

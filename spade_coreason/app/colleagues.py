@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 
 from ..exceptions import StoreError
-from ..operations.running_agent import RunningAgent
+from ..operations.host import RunningAgent
 from ..operations.status import AgentStatus, PlatformStatus, TakeoverStatus, WorkerStatus
-from ..storage import Database, calls, from_micros, leases
-from .worker_calls import WorkerCalls, WorkerState
+from ..storage import CallTable, Leases, Worker, find_last_takeover, from_micros
+from .worker_calls import RunningWorker, WorkerCalls, WorkerState
 
 ABSENT = "absent"
 """The key in the snapshot of a worker of the agents that it cannot make. Their stored data can be changed by anyone."""
@@ -21,12 +20,18 @@ _POLL_S = 0.1
 
 
 class Colleagues:
-    """The other workers of a database, as the worker with id `worker` sees them."""
+    """The other workers of a database, as the worker of `leases` and `calls` sees them.
 
-    def __init__(self, database: Database, worker: int, worker_calls: WorkerCalls) -> None:
-        self.database = database
-        self.worker = worker
-        self.calls = worker_calls
+    `find_target` returns what the others ask (see `WorkerCalls`).
+    """
+
+    def __init__(
+        self, leases: Leases, calls: CallTable, find_target: Callable[[str], RunningAgent | RunningWorker | None]
+    ) -> None:
+        self.leases = leases
+        self.worker = leases.worker
+        self._calls = calls
+        self.calls = WorkerCalls(calls, find_target)
 
     async def find_agent(self, agent: str, *, changes: bool) -> RunningAgent | None:
         """Return an agent (a bare JID) that another worker serves; None if no worker can.
@@ -35,7 +40,7 @@ class Colleagues:
         """
         deadline = asyncio.get_running_loop().time() + _TAKEOVER_S
         while True:
-            lease, owner = await self.database.read(partial(leases.find_owner, agent=agent))
+            lease, owner = await self.leases.find_owner(agent)
             if lease is None:
                 return None
             if owner is not None and not (owner.is_expired and changes):
@@ -48,7 +53,7 @@ class Colleagues:
                 )
             await asyncio.sleep(_POLL_S)
 
-    def choose(self, agent: str, owner: leases.Worker) -> RunningAgent | None:
+    def choose(self, agent: str, owner: Worker) -> RunningAgent | None:
         """Return an agent as its worker `owner` has it; None if that cannot make it."""
         if owner.id == self.worker or agent in owner.snapshot.get(ABSENT, ()):
             return None
@@ -56,18 +61,18 @@ class Colleagues:
 
     def wake_doors(self) -> None:
         """Let all workers load the keys and webhooks again."""
-        self.database.run(calls.wake_doors)
+        self._calls.wake_doors()
 
     async def is_served(self) -> bool:
         """Return True if a worker takes agents."""
-        return bool((await self.database.read(leases.read_leases)).active)
+        return bool((await self.leases.read()).active)
 
     async def report(self, server: str, agents: Sequence[str], own: WorkerState | None) -> PlatformStatus:
         """Return the status of the platform: of all workers and their agents. `agents` are bare JIDs in their order.
 
         `own` is the state of this worker; None for a command.
         """
-        table = await self.database.read(leases.read_leases)
+        table = await self.leases.read()
         owners = {agent: lease.worker for agent, lease in table.leases.items()}
         shown = [worker for worker in table.workers if not worker.is_leaving or worker.id in owners.values()]
         others = [worker for worker in shown if worker.id != self.worker]
@@ -89,7 +94,7 @@ class Colleagues:
                 problem = f"its worker {names.get(lease.worker, lease.worker)} has not begun to serve it"
             return AgentStatus(agent, "offline", start_problem=f"{agent}: {problem}")
 
-        takeover = leases.find_last_takeover(table)
+        takeover = find_last_takeover(table)
         web = next((state.web for state in (own, *states.values()) if state is not None and state.web is not None), None)
         return PlatformStatus(
             0 if own is None else own.pid,
@@ -113,7 +118,7 @@ class Colleagues:
             else TakeoverStatus(takeover.worker, takeover.reason, from_micros(takeover.at), len(takeover.agents)),
         )
 
-    async def _ask(self, worker: leases.Worker) -> WorkerState | None:
+    async def _ask(self, worker: Worker) -> WorkerState | None:
         if worker.is_expired:
             return None
         try:

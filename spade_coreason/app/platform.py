@@ -31,7 +31,7 @@ from ..exceptions import (
     StoreError,
 )
 from ..operations.endpoint import serve_operations
-from ..operations.running_agent import RunningAgent
+from ..operations.host import RunningAgent
 from ..operations.status import AgentStatus, PlatformStatus, WebStatus
 from ..operations.table import OPERATIONS
 from ..runtime import (
@@ -44,6 +44,8 @@ from ..runtime import (
     find_agents,
 )
 from ..storage import (
+    ALL_DOORS,
+    CallTable,
     CrashedRequest,
     Database,
     Leases,
@@ -56,7 +58,6 @@ from ..storage import (
     record_crash,
     restore_kept,
 )
-from ..storage.calls import ALL_DOORS
 from ..xmpp import BackOff, HostedAgent, LocalServer, ServerEndpoint, describe_start_error, open_stream
 from .accounts import GUEST_USER, LocalAccounts
 from .agent_builder import AgentBuilder
@@ -70,7 +71,7 @@ from .shared_directory import SharedDirectory
 from .shares import group_agents
 from .supervision import Supervision, lock_data, make_store_timings, make_worker_terms, start_local_server
 from .web_server import build_web_server, find_used_doors
-from .worker_calls import RunningWorker, ThisWorker, WorkerCalls, WorkerState
+from .worker_calls import RunningWorker, ThisWorker, WorkerState
 from .workforce import Workforce, replace_predecessor
 
 if TYPE_CHECKING:
@@ -359,13 +360,10 @@ class Platform:
         from ..storage import LeaseHandlers, LeaseRenewal  # they need PostgreSQL's driver
 
         groups = group_agents(self.jids, self.settings.workers.together)
-        worker_calls = WorkerCalls(database, leases.worker, self._find_target)
-        self._colleagues = Colleagues(database, leases.worker, worker_calls)
-        self._stack.push_async_callback(worker_calls.close)
+        self._colleagues = Colleagues(leases, CallTable(database), self._find_target)
+        self._stack.push_async_callback(self._colleagues.calls.close)
         if len(self.jids) > 1:
-            self._shared_directory = SharedDirectory(
-                database, leases.worker, self._builder.directory, self._builder.key_ring.callers_of
-            )
+            self._shared_directory = SharedDirectory(leases, self._builder.directory, self._builder.key_ring.callers_of)
         handlers = LeaseHandlers(self._on_renewed, self._on_lapsed, self._on_restored, self._on_lease_lost, self._on_called)
         renewal = LeaseRenewal(database, leases.worker, terms, handlers, _BLOCKED_LEASES * self._blocked_s)
         self._workforce = Workforce(leases, renewal, groups, self)

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..domain.quotas import Quotas
 from ..memory import AgentInteractionMemory, Knowledge
-from ..operations.host import OperationHost
-from ..operations.running_agent import RunningAgent
+from ..operations.host import OperationHost, RunningAgent
 from ..operations.status import PlatformStatus
 from ..storage import AgentRepository, Database, StoredKey, StoredWebhook, list_stored_agents
 from .agent_builder import AgentBuilder

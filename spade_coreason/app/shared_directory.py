@@ -9,13 +9,12 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter
-from sqlalchemy import Connection
 
 from ..domain.access import AccessPolicy
 from ..domain.cards import AgentCard
 from ..exceptions import StoreError
 from ..runtime import PlatformDirectory
-from ..storage import Database, leases
+from ..storage import Leases
 
 log = logging.getLogger(__name__)
 
@@ -37,11 +36,8 @@ class SharedDirectory:
     `callers_of` returns the keys with which callers of doors reach an agent (a bare JID).
     """
 
-    def __init__(
-        self, database: Database, worker: int, directory: PlatformDirectory, callers_of: Callable[[str], Mapping[str, str]]
-    ) -> None:
-        self._database = database
-        self._worker = worker
+    def __init__(self, leases: Leases, directory: PlatformDirectory, callers_of: Callable[[str], Mapping[str, str]]) -> None:
+        self._leases = leases
         self._directory = directory
         self._callers_of = callers_of
         self._stored: dict[str, tuple[AgentCard, frozenset[str]]] = {}
@@ -73,19 +69,11 @@ class SharedDirectory:
         if not changed:
             return
         texts = {agent: _adapter().dump_json(Listing(card, sorted(rules))).decode() for agent, (card, rules) in changed.items()}
-
-        def save(connection: Connection) -> None:
-            for agent, text in texts.items():
-                leases.save_card(connection, self._worker, agent, text)
-
-        await self._database.write(save)
+        await self._leases.save_cards(texts)
         self._stored |= changed
 
     async def _load(self) -> None:
-        since = self._since - _MARGIN_MICROS
-        found, owners = await self._database.read(
-            lambda connection: (leases.read_cards(connection, since), leases.read_owners(connection)), is_background=True
-        )
+        found, owners = await self._leases.read_cards(self._since - _MARGIN_MICROS)
         for agent, text, stored_at in found:
             self._since = max(self._since, stored_at)
             if self._texts.get(agent) != text:
@@ -94,7 +82,7 @@ class SharedDirectory:
         others: dict[str, tuple[AgentCard, AccessPolicy]] = {}
         for agent, listing in self._read.items():
             owner = owners.get(agent)
-            if owner == self._worker:
+            if owner == self._leases.worker:
                 continue
             access = AccessPolicy(agent, listing.admitted)
             access.callers = self._callers_of(agent)

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
-
-from sqlalchemy import Connection
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 
 from ..config import Settings
 from ..exceptions import StoreError
 from ..memory import Embedder
-from ..operations.running_agent import RunningAgent
+from ..operations.host import RunningAgent
 from ..operations.status import PlatformStatus
-from ..storage import Database, StoredKey, StoredWebhook, WorkerTerms, leases, open_database
+from ..storage import CallTable, Database, Leases, StoredKey, StoredWebhook, WorkerTerms, open_database
 from .colleagues import Colleagues
-from .factories import build_embedder
-from .stored_host import StoredHost
-from .supervision import make_store_timings
-from .worker_calls import WorkerCalls
+from .factories import build_embedder, import_memories
+from .stored_host import StoredHost, open_stored_host
+from .supervision import make_store_timings, make_worker_terms
 
 _EXIT_LEASE_LOST = 75
 _BLOCKED_S = 600.0
@@ -44,7 +41,6 @@ class SharedHost(StoredHost):
     ) -> None:
         super().__init__(settings, agents, database, embedder)
         self.is_running = is_running
-        self._shared = database
         self._colleagues = colleagues
         self._claimed: set[str] = set()
 
@@ -55,13 +51,7 @@ class SharedHost(StoredHost):
         if not changes:
             return await self._colleagues.find_agent(agent, changes=False)
 
-        def claim(connection: Connection) -> leases.Worker | None:
-            leases.replace_lost_workers(connection)
-            leases.add_agents(connection, [agent])
-            leases.claim(connection, self._colleagues.worker, [agent], "a command changes it")
-            return leases.find_owner(connection, agent)[1]
-
-        owner = await self._shared.write(claim)
+        owner = await self._colleagues.leases.claim_for_change(agent)
         if owner is None or owner.id == self._colleagues.worker:
             self._claimed.add(agent)
             return None
@@ -88,25 +78,43 @@ class SharedHost(StoredHost):
     async def leave(self) -> None:
         """Free the agents that were claimed, and end the lease."""
 
-        def leave(connection: Connection) -> None:
-            leases.release_claimed(connection, self._colleagues.worker, "a command has changed it")
-            leases.remove_worker(connection, self._colleagues.worker, "a command has changed it")
-
         with suppress(StoreError):  # then the lease ends by itself
-            await self._shared.write(leave)
+            await self._colleagues.leases.release_claimed()
+
+
+def is_shared(settings: Settings) -> bool:
+    """Return True for data that several workers may share; False if one platform alone can use them."""
+    return make_worker_terms(settings) is not None
+
+
+def open_command_host(
+    settings: Settings,
+    agents: Sequence[str],
+    *,
+    is_exclusive: bool = False,
+    creates_directory: bool = False,
+    joins: bool = False,
+) -> AbstractAsyncContextManager[StoredHost]:
+    """Open the stored data for a command, as `open_stored_host`. `agents` are further bare JIDs that may have some.
+
+    Data that workers share are not locked: a command that changes them joins the workers, with `joins` also one that reads.
+    """
+    terms = make_worker_terms(settings, serves=False) if is_exclusive or joins else None
+    if terms is not None:
+        return _open_shared_host(settings, agents, terms)
+    return open_stored_host(settings, agents, is_exclusive=is_exclusive, creates_directory=creates_directory)
 
 
 @asynccontextmanager
-async def open_shared_host(settings: Settings, agents: Sequence[str], terms: WorkerTerms) -> AsyncIterator[SharedHost]:
-    """Open the stored data that workers share, for operations that change it or need them."""
+async def _open_shared_host(settings: Settings, agents: Sequence[str], terms: WorkerTerms) -> AsyncIterator[SharedHost]:
     from ..storage import LeaseHandlers, LeaseRenewal  # they need PostgreSQL's driver
 
     async with AsyncExitStack() as stack:
         url, durability = settings.storage.url, settings.storage.durability
         database = await open_database(url, durability, timings=make_store_timings(terms), terms=terms)
         stack.push_async_callback(database.close)
-        assert database.worker_id is not None
-        calls = WorkerCalls(database, database.worker_id, lambda agent: None)
+        colleagues = Colleagues(Leases(database), CallTable(database), lambda agent: None)
+        calls = colleagues.calls
         stack.push_async_callback(calls.close)
         handlers = LeaseHandlers(
             on_renewed=calls.wake_if_busy,
@@ -118,11 +126,12 @@ async def open_shared_host(settings: Settings, agents: Sequence[str], terms: Wor
         embedder = build_embedder(settings)
         if embedder is not None:
             stack.push_async_callback(embedder.close)
-        colleagues = Colleagues(database, database.worker_id, calls)
         is_running = await colleagues.is_served()
+        if not is_running:  # else the workers do that
+            await import_memories(settings, database)
         host = SharedHost(settings, agents, database, embedder, colleagues, is_running=is_running)
         stack.push_async_callback(host.leave)
-        renewal = LeaseRenewal(database, database.worker_id, terms, handlers, _BLOCKED_S)
+        renewal = LeaseRenewal(database, colleagues.worker, terms, handlers, _BLOCKED_S)
         renewal.start()
         stack.push_async_callback(renewal.stop)
         yield host

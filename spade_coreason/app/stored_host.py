@@ -10,8 +10,7 @@ from ..domain.jid import bare_jid
 from ..domain.quotas import Quotas
 from ..exceptions import DatabaseEmptyError, StoreError
 from ..memory import AgentInteractionMemory, Embedder, Knowledge
-from ..operations.host import OperationHost
-from ..operations.running_agent import RunningAgent
+from ..operations.host import OperationHost, RunningAgent
 from ..operations.status import PlatformStatus
 from ..storage import (
     AgentRepository,
@@ -25,7 +24,6 @@ from ..storage import (
     open_database,
 )
 from .factories import build_embedder, build_memory, import_memories
-from .supervision import make_worker_terms
 
 
 class StoredHost:
@@ -90,25 +88,12 @@ class StoredHost:
 
 @asynccontextmanager
 async def open_stored_host(
-    settings: Settings,
-    agents: Sequence[str],
-    *,
-    is_exclusive: bool = False,
-    creates_directory: bool = False,
-    joins: bool = False,
+    settings: Settings, agents: Sequence[str], *, is_exclusive: bool = False, creates_directory: bool = False
 ) -> AsyncIterator[StoredHost]:
     """Open the stored data. `agents` are further bare JIDs that may have some.
 
-    With `is_exclusive` it may be changed; DataDirectoryInUseError if another process has it. Data that workers share is not
-    locked: the command joins them, with `joins` also if it only reads.
+    With `is_exclusive` it may be changed; DataDirectoryInUseError if another process has it.
     """
-    terms = make_worker_terms(settings, serves=False) if is_exclusive or joins else None
-    if terms is not None:
-        from .shared_host import open_shared_host
-
-        async with open_shared_host(settings, agents, terms) as shared:
-            yield shared
-        return
     if creates_directory:
         settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     is_exclusive = is_exclusive and settings.data_dir.is_dir()

@@ -12,14 +12,24 @@ from functools import cache, partial
 from typing import Any, NamedTuple, Protocol, cast, get_args, get_origin, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter
-from sqlalchemy import Connection
 
+from ..contracts import QuestionState
 from ..exceptions import ConfigError, CoReasonError, StoreError
+from ..memory import ErasureReport
 from ..operations.definition import KNOWN_ERRORS
-from ..operations.running_agent import RunningAgent
-from ..operations.status import AgentStatus, WebStatus
-from ..storage import Database, calls
-from ..storage.calls import StoredCall
+from ..operations.host import RunningAgent
+from ..operations.status import AgentStatus, QuotaUsage, RunningTurn, WebStatus
+from ..storage import (
+    OTHER_WORKER,
+    CallTable,
+    CutOffTurn,
+    FoundConversation,
+    PendingRequest,
+    Settled,
+    StoredCall,
+    StoredConversation,
+    StoredQuestion,
+)
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +44,22 @@ _FLAG = "should_go_on"
 """The argument that is a function: a call with it may be ended early."""
 _UNDONE_BY = {"refuse_person": "admit_person", "hold_turns": "release_turns"}
 """The methods whose effect lasts until another one is called: it is, once the caller has ended without that."""
+_TYPES = {
+    kind.__name__: kind
+    for kind in (
+        CutOffTurn,
+        ErasureReport,
+        FoundConversation,
+        PendingRequest,
+        QuestionState,
+        QuotaUsage,
+        RunningTurn,
+        Settled,
+        StoredConversation,
+        StoredQuestion,
+    )
+}
+"""The types in the signatures of `RunningAgent`, whose module imports them for type checkers only."""
 _JSON = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
 
 
@@ -74,7 +100,7 @@ class _Method(NamedTuple):
 
     @classmethod
     def of(cls, function: Callable[..., Any]) -> _Method:
-        hints = get_type_hints(function)
+        hints = get_type_hints(function, localns=_TYPES)
         result = hints.pop("return")
         if get_origin(result) is not None and issubclass(get_origin(result), Awaitable):
             result = get_args(result)[0]
@@ -100,11 +126,8 @@ class WorkerCalls:
     `find_target` returns what is asked: the agent with a bare JID, or for "" the worker itself; None if it is not here.
     """
 
-    def __init__(
-        self, database: Database, worker: int, find_target: Callable[[str], RunningAgent | RunningWorker | None]
-    ) -> None:
-        self._database = database
-        self._worker = worker
+    def __init__(self, calls: CallTable, find_target: Callable[[str], RunningAgent | RunningWorker | None]) -> None:
+        self._calls = calls
         self._find_target = find_target
         self._wake = asyncio.Event()
         self._waiting: dict[int, asyncio.Future[str]] = {}
@@ -148,7 +171,7 @@ class WorkerCalls:
         """Ask the worker that serves an agent. What lasts binds all that follows to the same worker, the one in `bound`."""
         for _ in range(_MOVES):
             with suppress(_MovedError):
-                add = partial(calls.add_call, agent=agent, only=bound[0] if bound else None)
+                add = partial(self._calls.ask_agent, agent=agent, only=bound[0] if bound else None)
                 worker, result = await self._ask(add, agent, method, arguments, should_go_on)
                 if method in _UNDONE_BY and not bound:
                     bound.append(worker)
@@ -160,27 +183,28 @@ class WorkerCalls:
 
     async def _ask_worker(self, worker: int, method: str, arguments: str, should_go_on: Callable[[], bool] | None) -> str:
         try:
-            add = partial(calls.add_worker_call, worker=worker)
+            add = partial(self._calls.ask_worker, worker=worker)
             return (await self._ask(add, "the worker", method, arguments, should_go_on))[1]
         except _MovedError:
             raise StoreError("the worker has ended") from None
 
     async def _ask(
-        self, add: Callable[..., int | None], what: str, method: str, arguments: str, should_go_on: Callable[[], bool] | None
+        self,
+        add: Callable[..., Awaitable[int | None]],
+        what: str,
+        method: str,
+        arguments: str,
+        should_go_on: Callable[[], bool] | None,
     ) -> tuple[int, str]:
         """Call a method. Return the worker that was asked, and the JSON of the result.
 
         Raise the error of the method, or _MovedError if none of it was done.
         """
-        call = self._database.next_id()
-
-        def work(connection: Connection) -> int | None:
-            return add(connection, call, self._worker, method=method, arguments=arguments)
-
-        worker = await self._database.write(work)
+        call = self._calls.next_id()
+        worker = await add(call, method=method, arguments=arguments)
         if worker is None:
             raise _MovedError
-        if worker == calls.OTHER_WORKER:
+        if worker == OTHER_WORKER:
             raise StoreError(f"{what}: another worker serves it now; run the same again, which does what is left")
         answered = self._waiting[call] = asyncio.get_running_loop().create_future()
         is_stopped = False
@@ -189,7 +213,7 @@ class WorkerCalls:
                 await asyncio.wait([answered], timeout=_CHECK_S if should_go_on is None else _STOP_S)
                 if should_go_on is not None and not is_stopped and not should_go_on():
                     is_stopped = True
-                    await self._database.write(partial(calls.stop_call, call=call, worker=worker))
+                    await self._calls.stop(call, worker)
                 self._wake.set()
             answer = json.loads(answered.result())
         except _EndedError:
@@ -199,7 +223,7 @@ class WorkerCalls:
         finally:
             del self._waiting[call]
             with suppress(StoreError):
-                self._database.run(partial(calls.delete_call, call=call, worker=worker))
+                self._calls.delete(call, worker)
         if "error" in answer:
             raise _read_error(**answer["error"])
         if "moved" in answer:
@@ -221,19 +245,19 @@ class WorkerCalls:
 
     async def _look(self) -> None:
         waiting, serving, callers = set(self._waiting), set(self._serving), {key[0] for key in self._lasting}
-
-        def read(connection: Connection) -> tuple[list[StoredCall], set[int]]:
-            return calls.read_calls(connection, self._worker), calls.find_workers(connection, callers)
-
-        found, alive = await self._database.read(read)
-        asked = {call.id for call in found if call.worker == self._worker}
+        found, alive = await self._calls.read(callers)
+        asked = {call.id for call in found if call.worker == self._calls.worker}
         for call in found:
-            if call.caller == self._worker and (answered := self._waiting.get(call.id)) is not None and not answered.done():
+            if (
+                call.caller == self._calls.worker
+                and (answered := self._waiting.get(call.id)) is not None
+                and not answered.done()
+            ):
                 if call.answer is not None:
                     answered.set_result(call.answer)
                 elif call.is_expired:
                     answered.set_exception(_EndedError())
-            if call.worker == self._worker and call.answer is None:
+            if call.worker == self._calls.worker and call.answer is None:
                 if call.is_stopped:
                     self._stopped.add(call.id)
                 if call.id not in self._serving and call.id not in serving:
@@ -255,7 +279,7 @@ class WorkerCalls:
     async def _serve(self, call: StoredCall) -> None:
         try:
             answer = await self._answer(call)
-            await self._database.write(lambda connection: calls.answer_call(connection, call, json.dumps(answer)))
+            await self._calls.answer(call, json.dumps(answer))
         except StoreError as error:
             log.warning("the answer to another worker cannot be stored: %s", error)
         finally:

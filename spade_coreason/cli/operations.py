@@ -198,9 +198,9 @@ def _find_served_directory(data_dir: Path) -> Path | None:
 
 @contextmanager
 def _open_stored(settings: Settings, **kind: bool) -> Iterator[_StoredPlatform]:
-    from ..app import open_stored_host
+    from ..app import open_command_host
 
-    host = open_stored_host(settings, read_local_accounts(settings.data_dir), **kind)
+    host = open_command_host(settings, read_local_accounts(settings.data_dir), **kind)
     with asyncio.Runner() as runner:
         opened = runner.run(host.__aenter__())
         try:
@@ -243,10 +243,10 @@ def require_running(file: Path | None, data: Path | None, *, of_machine: bool = 
 
 def _find_shared_settings(file: Path | None, data: Path | None) -> Settings | None:
     """Return the settings of data that several workers may share; None if one platform alone can use the data."""
-    from ..app.supervision import make_worker_terms
+    from ..app import is_shared
 
     settings = load_storage_settings(file, data)
-    return None if make_worker_terms(settings) is None else settings
+    return settings if is_shared(settings) else None
 
 
 def describe_none(platform: PlatformAccess, things: str) -> str:

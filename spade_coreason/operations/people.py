@@ -38,8 +38,7 @@ from ..storage import (
     search_person,
 )
 from .definition import EVERYBODY, PLATFORM_TRAIL, Arguments, Call, CallerKind, operation
-from .host import OperationHost, stored_agents
-from .running_agent import RunningAgent
+from .host import OperationHost, RunningAgent, stored_agents
 from .sessions import AgentErasure
 
 _LOG_WAIT_S = 30.0

@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias, get_args
 
 from ..exceptions import StoreError
 from .definition import OPERATORS, PLATFORM_TRAIL, Arguments, Call, NoArguments, operation
-from .running_agent import RunningAgent
+from .host import RunningAgent
 from .status import PlatformStatus
 
 LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]

@@ -1,3 +1,9 @@
+from .backends.calls import (
+    ALL_DOORS as ALL_DOORS,
+    OTHER_WORKER as OTHER_WORKER,
+    CallTable as CallTable,
+    StoredCall as StoredCall,
+)
 from .backends.database import (
     Commit as Commit,
     Database as Database,
@@ -89,7 +95,9 @@ from .leases import (
     Leases as Leases,
     LeaseTable as LeaseTable,
     Reach as Reach,
+    Worker as Worker,
     WorkerTerms as WorkerTerms,
+    find_last_takeover as find_last_takeover,
 )
 from .notifications import (
     StoredNotification as StoredNotification,

@@ -26,6 +26,7 @@ LEASES_CHANNEL = "spade_coreason_leases"
 """The channel (NOTIFY) that wakes the other workers when an agent is free."""
 NOW = text("(extract(epoch FROM clock_timestamp()) * 1000000)::bigint")
 """The time of the database in microseconds. That of a transaction would be older, if it has waited for a lock."""
+_CHANGED = "a command changes it"
 _CHANGE_LOCK = text("SELECT pg_advisory_xact_lock(1936744820, hashtext(current_schema()::text))")
 
 RENEW_SQL = """
@@ -365,6 +366,50 @@ class Leases:
     async def release(self, agent: str, reason: str, *, is_lost: bool = False) -> None:
         """Free an agent that this worker serves. With `is_lost` the next one takes it over."""
         await self._database.write(lambda connection: release(connection, self.worker, agent, reason, is_lost=is_lost))
+
+    async def find_owner(self, agent: str) -> tuple[Lease | None, Worker | None]:
+        """Return the lease of an agent, if there is one, and the worker that serves it."""
+        return await self._database.read(lambda connection: find_owner(connection, agent))
+
+    async def claim_for_change(self, agent: str) -> Worker | None:
+        """Let no worker take an agent that is free, until `release_claimed`. Return the worker that has it: this one then."""
+
+        def work(connection: Connection) -> Worker | None:
+            replace_lost_workers(connection)
+            add_agents(connection, [agent])
+            claim(connection, self.worker, [agent], _CHANGED)
+            return find_owner(connection, agent)[1]
+
+        return await self._database.write(work)
+
+    async def release_claimed(self) -> None:
+        """Free the agents that this worker has claimed for a change, and remove it from the workers."""
+
+        def work(connection: Connection) -> None:
+            release_claimed(connection, self.worker, _CHANGED)
+            remove_worker(connection, self.worker, _CHANGED)
+
+        await self._database.write(work)
+
+    async def save_cards(self, cards: Mapping[str, str]) -> None:
+        """Store what other workers have to know of agents that this one serves, as JSON."""
+
+        def work(connection: Connection) -> None:
+            for agent, card in cards.items():
+                save_card(connection, self.worker, agent, card)
+
+        await self._database.write(work)
+
+    async def read_cards(self, since: int) -> tuple[list[tuple[str, str, int]], dict[str, int]]:
+        """Return the agents whose cards have changed since a time in microseconds, with the cards and the times.
+
+        Return also the worker of each agent that has one.
+        """
+
+        def work(connection: Connection) -> tuple[list[tuple[str, str, int]], dict[str, int]]:
+            return read_cards(connection, since), read_owners(connection)
+
+        return await self._database.read(work, is_background=True)
 
     async def set_away(self, is_away: bool) -> None:
         """Note that this worker does not reach the XMPP server, but another one does; or that this is over."""

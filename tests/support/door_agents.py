@@ -19,8 +19,7 @@ from spade_coreason.doors.caller import Caller
 from spade_coreason.doors.channel import DoorEvent, DoorReply
 from spade_coreason.doors.doors import DoorAgent, Doors
 from spade_coreason.memory import USAGE_EVENT
-from spade_coreason.operations.host import OperationHost
-from spade_coreason.operations.running_agent import RunningAgent
+from spade_coreason.operations.host import OperationHost, RunningAgent
 from spade_coreason.runtime import AgentRuntime
 from spade_coreason.storage.backends.database import Durability
 from spade_coreason.testing import Policy

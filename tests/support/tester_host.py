@@ -8,8 +8,7 @@ from pathlib import Path
 from spade_coreason import AgentTester
 from spade_coreason.domain.quotas import Quotas
 from spade_coreason.memory import AgentInteractionMemory, Knowledge
-from spade_coreason.operations.host import OperationHost
-from spade_coreason.operations.running_agent import RunningAgent
+from spade_coreason.operations.host import OperationHost, RunningAgent
 from spade_coreason.operations.status import PlatformStatus
 from spade_coreason.storage import AgentRepository, Database, StoredKey, StoredWebhook
 from spade_coreason.storage.repository import list_stored_agents

@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 from ...domain.quotas import Quotas
 from ...exceptions import StoreError
 from ...memory import AgentInteractionMemory, Knowledge
-from ...operations.host import OperationHost
-from ...operations.running_agent import RunningAgent
+from ...operations.host import OperationHost, RunningAgent
 from ...operations.status import PlatformStatus
 from ...storage import AgentRepository, Database, StoredKey, StoredWebhook
 

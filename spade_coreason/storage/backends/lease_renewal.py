@@ -15,8 +15,8 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
-from ..calls import ALL_DOORS, CALLS_CHANNEL
 from ..leases import LEASES_CHANNEL, RENEW_SQL, Reach, WorkerTerms
+from .calls import ALL_DOORS, CALLS_CHANNEL
 from .database import Database
 
 _RENEWALS = 4

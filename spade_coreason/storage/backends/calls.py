@@ -3,7 +3,7 @@
 The caller adds a row, the worker writes its answer, and the caller deletes the row. If one of the two is removed from the
 workers, the row goes too, so that the other side notices.
 
-All functions run in a transaction.
+`CallTable` has those of one worker. The functions run in a transaction.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection, delete, func, insert, or_, select, update
 
-from .leases import NOW
-from .schema import leases, worker_calls, workers
+from ..leases import NOW
+from ..schema import leases, worker_calls, workers
+from .database import Database
 
 CALLS_CHANNEL = "spade_coreason_calls"
 """The channel (NOTIFY) of calls. Its payload is the id of the worker that has to look, or `ALL_DOORS`."""
@@ -40,7 +41,7 @@ class StoredCall(NamedTuple):
     """True if the lease of the worker that is asked has ended."""
 
 
-def add_call(
+def _add_call(
     connection: Connection, call: int, caller: int, agent: str, method: str, arguments: str, *, only: int | None = None
 ) -> int | None:
     """Ask the worker that serves an agent. Return its id; None if the agent is free.
@@ -55,7 +56,7 @@ def add_call(
     return worker
 
 
-def add_worker_call(connection: Connection, call: int, caller: int, worker: int, method: str, arguments: str) -> int | None:
+def _add_worker_call(connection: Connection, call: int, caller: int, worker: int, method: str, arguments: str) -> int | None:
     """Ask a worker itself. Return its id; None if it has ended."""
     found = connection.scalar(select(workers.c.id).where(workers.c.id == worker))
     if found is not None:
@@ -69,7 +70,7 @@ def _add(connection: Connection, call: int, caller: int, worker: int, agent: str
     _wake(connection, worker)
 
 
-def read_calls(connection: Connection, worker: int) -> list[StoredCall]:
+def _read_calls(connection: Connection, worker: int) -> list[StoredCall]:
     """Return the calls of a worker: those that it is asked and has not answered, and those that it has made."""
     is_expired = (workers.c.expires_at < NOW).label("is_expired")
     columns = _calls.id, _calls.caller, _calls.worker, _calls.agent, _calls.method, _calls.arguments, _calls.is_stopped
@@ -78,34 +79,89 @@ def read_calls(connection: Connection, worker: int) -> list[StoredCall]:
     return [StoredCall(*row) for row in connection.execute(query.where(own).order_by(_calls.id))]
 
 
-def find_workers(connection: Connection, ids: Collection[int]) -> set[int]:
+def _find_workers(connection: Connection, ids: Collection[int]) -> set[int]:
     """Return those of the workers that have not ended."""
     return set(connection.scalars(select(workers.c.id).where(workers.c.id.in_(ids)))) if ids else set()
 
 
-def answer_call(connection: Connection, call: StoredCall, answer: str) -> None:
+def _answer_call(connection: Connection, call: StoredCall, answer: str) -> None:
     """Store the answer to a call, unless its caller has ended, and wake the caller."""
     connection.execute(update(worker_calls).where(_calls.id == call.id).values(answer=answer))
     _wake(connection, call.caller)
 
 
-def stop_call(connection: Connection, call: int, worker: int) -> None:
+def _stop_call(connection: Connection, call: int, worker: int) -> None:
     """Ask for an early end of a call."""
     connection.execute(update(worker_calls).where(_calls.id == call).values(is_stopped=True))
     _wake(connection, worker)
 
 
-def delete_call(connection: Connection, call: int, worker: int) -> None:
+def _delete_call(connection: Connection, call: int, worker: int) -> None:
     """Delete a call. One that is under way is cancelled."""
     deleted = delete(worker_calls).where(_calls.id == call).returning(_calls.answer)
     if None in connection.scalars(deleted).all():
         _wake(connection, worker)
 
 
-def wake_doors(connection: Connection) -> None:
+def _wake_doors(connection: Connection) -> None:
     """Let all workers load the keys and webhooks again, once the transaction is committed."""
     connection.execute(select(func.pg_notify(CALLS_CHANNEL, ALL_DOORS)))
 
 
 def _wake(connection: Connection, worker: int) -> None:
     connection.execute(select(func.pg_notify(CALLS_CHANNEL, str(worker))))
+
+
+class CallTable:
+    """The calls that one worker makes and answers (`database.worker_id`)."""
+
+    def __init__(self, database: Database) -> None:
+        if database.worker_id is None:
+            raise ValueError("this process is not among the workers of the database")
+        self.worker = database.worker_id
+        """The id of this worker."""
+        self._database = database
+
+    def next_id(self) -> int:
+        """Return the id of a new call."""
+        return self._database.next_id()
+
+    async def ask_agent(self, call: int, agent: str, method: str, arguments: str, *, only: int | None = None) -> int | None:
+        """Ask the worker that serves an agent (a bare JID). Return its id; None if the agent is free.
+
+        Return `OTHER_WORKER` if it is not the one that `only` names, and ask nobody.
+        """
+        return await self._database.write(
+            lambda connection: _add_call(connection, call, self.worker, agent, method, arguments, only=only)
+        )
+
+    async def ask_worker(self, call: int, worker: int, method: str, arguments: str) -> int | None:
+        """Ask a worker itself. Return its id; None if it has ended."""
+        return await self._database.write(
+            lambda connection: _add_worker_call(connection, call, self.worker, worker, method, arguments)
+        )
+
+    async def read(self, callers: Collection[int]) -> tuple[list[StoredCall], set[int]]:
+        """Return the calls that this worker is asked and has not answered, with those that it has made.
+
+        Return also those of the workers `callers` that have not ended.
+        """
+        return await self._database.read(
+            lambda connection: (_read_calls(connection, self.worker), _find_workers(connection, callers))
+        )
+
+    async def answer(self, call: StoredCall, answer: str) -> None:
+        """Store the answer to a call, unless its caller has ended."""
+        await self._database.write(lambda connection: _answer_call(connection, call, answer))
+
+    async def stop(self, call: int, worker: int) -> None:
+        """Ask the worker for an early end of a call."""
+        await self._database.write(lambda connection: _stop_call(connection, call, worker))
+
+    def delete(self, call: int, worker: int) -> None:
+        """Delete a call to a worker, soon. One that is under way is cancelled. Raise StoreError on a closed database."""
+        self._database.run(lambda connection: _delete_call(connection, call, worker))
+
+    def wake_doors(self) -> None:
+        """Let all workers load the keys and webhooks again, soon, and after all that was written before."""
+        self._database.run(_wake_doors)
