@@ -23,7 +23,7 @@ _MARGIN_MICROS = 60_000_000
 
 
 class Listing(NamedTuple):
-    """What other workers have to know of an agent, as its worker stores it."""
+    """The card and the rules of an agent for the other workers, as its worker stores them."""
 
     card: AgentCard
     admitted: list[str]

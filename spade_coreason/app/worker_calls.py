@@ -64,7 +64,7 @@ _JSON = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
 
 
 class WorkerState(NamedTuple):
-    """What a worker tells of itself: the status of its agents, its process id, and its HTTP server."""
+    """The state of a worker as it tells it: the status of its agents, its process id, and its HTTP server."""
 
     pid: int
     agents: list[AgentStatus]
@@ -136,7 +136,7 @@ class WorkerCalls:
         self._stopped: set[int] = set()
         """The calls to this worker that run, and those of them that are to end early."""
         self._lasting: dict[tuple[int, str, str, str], RunningAgent | RunningWorker] = {}
-        """What has to be undone when a caller ends: caller, agent, method and arguments of the undoing call; on what."""
+        """The calls that undo what lasts, for a caller that ends: caller, agent, method and arguments, and what they are made on."""
         self._task = asyncio.create_task(self._run(), name="worker-calls")
 
     def wake(self) -> None:

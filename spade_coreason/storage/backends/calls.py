@@ -46,7 +46,7 @@ def _add_call(
 ) -> int | None:
     """Ask the worker that serves an agent. Return its id; None if the agent is free.
 
-    Return `OTHER_WORKER` if it is not the one that `only` names, and ask nobody.
+    Return `OTHER_WORKER` if it is not the one that `only` names; then none is asked.
     """
     worker = connection.scalar(select(leases.c.worker).where(leases.c.agent == agent))
     if only not in (None, worker):
@@ -129,7 +129,7 @@ class CallTable:
     async def ask_agent(self, call: int, agent: str, method: str, arguments: str, *, only: int | None = None) -> int | None:
         """Ask the worker that serves an agent (a bare JID). Return its id; None if the agent is free.
 
-        Return `OTHER_WORKER` if it is not the one that `only` names, and ask nobody.
+        Return `OTHER_WORKER` if it is not the one that `only` names; then none is asked.
         """
         return await self._database.write(
             lambda connection: _add_call(connection, call, self.worker, agent, method, arguments, only=only)
