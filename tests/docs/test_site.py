@@ -388,7 +388,7 @@ QUESTIONS = {
     "How do I reach it over HTTP?": {"how-to/doors/", "questions/#can-a-webhook"},
     "Is there an OpenAI compatible endpoint?": {"how-to/doors/", "how-to/openai/"},
     "Can my editor ask an agent through MCP?": {"how-to/doors/", "how-to/mcp-server/"},
-    "What if the machine fails, is there high availability?": {"how-to/workers/"},
+    "What if the machine fails, is there high availability?": {"how-to/workers/", "questions/#can-i-run-two-platforms"},
     "Can it run on two servers with failover?": {"how-to/workers/", "how-to/ejabberd-cluster/"},
     "How do I send a daily report at 8?": {"how-to/write-first/", "questions/#can-an-agent-write-first"},
     "Can the agent wait for the approval of my boss?": {"how-to/ask-a-person/", "questions/#how-must-a-human-approve"},
