@@ -35,7 +35,6 @@ from tests.test_docker import SERVICE_KEYS, instructions
 ROOT = Path(__file__).parents[1]
 CLUSTER = ROOT / "docker" / "cluster"
 EJABBERD = CLUSTER / "ejabberd"
-TICK_S = 4
 NAMES = ("first@127.0.0.1", "second@127.0.0.1")
 
 
@@ -128,7 +127,6 @@ def run_cluster() -> Iterator[tuple[Node, Node]]:
                 (home / part).mkdir(parents=True)
             configuration = (EJABBERD / "ejabberd.yml").read_text()
             configuration = configuration.replace("port: 5222", f"port: {port}").replace("0.0.0.0", "127.0.0.1")
-            configuration = re.sub("net_ticktime: .*", f"net_ticktime: {TICK_S}", configuration)
             (home / "ejabberd.yml").write_text(configuration.replace("/certs/", f"{directory}/certs/"))
             scripts = [EJABBERD / file for file in ("ejabberdctl.cfg", "start.sh", "check-node.sh")]
             for file in (*scripts, Path("/etc/ejabberd/inetrc")):
