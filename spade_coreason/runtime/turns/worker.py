@@ -180,7 +180,7 @@ class RequestHandler:
                 if queued.digest:
                     await self._repeated.answer(queued)
         except LeaseLostError as error:  # the other worker answers
-            log.warning("%s: the turn of a request of %s is not stored: %s", jid, mailbox.sender, error)
+            log.error("%s: the turn of a request of %s is not stored: %s", jid, mailbox.sender, error)
         except StoreError as error:
             log.error("%s: cannot store a request of %s: %s", jid, mailbox.sender, error)
             metrics.record_failure(str(error))
