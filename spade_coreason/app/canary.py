@@ -15,7 +15,7 @@ _CHECKS = 4
 _ANSWER = 0.5
 """The part of that time that the server has for the answer to a new stream."""
 _STALLED = 1.25
-"""An attempt that took so many times its timeout says nothing: this process did not run meanwhile."""
+"""An attempt that took so many times its timeout says nothing: this process did not run in that time."""
 
 
 class CanaryConnection(Protocol):

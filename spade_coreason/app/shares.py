@@ -30,7 +30,7 @@ def group_agents(agents: Iterable[str], together: Iterable[Sequence[str]]) -> li
 def is_away(reach: Reach | None, others: Iterable[Reach | None]) -> bool:
     """Return True if a worker does not reach the XMPP server, although the server was there for another one all the time.
 
-    So a server that is down for all, or comes back, makes nobody give back agents.
+    So a server that is down for all, or comes back, makes no worker give back agents.
     """
     if reach is None or reach.is_reached:
         return False

@@ -136,7 +136,7 @@ class WorkerCalls:
         self._stopped: set[int] = set()
         """The calls to this worker that run, and those of them that are to end early."""
         self._lasting: dict[tuple[int, str, str, str], RunningAgent | RunningWorker] = {}
-        """The calls that undo what lasts, for a caller that ends: caller, agent, method and arguments, and what they are made on."""
+        """The calls that undo what lasts, for a caller that ends: caller, agent, method, arguments; and their target."""
         self._task = asyncio.create_task(self._run(), name="worker-calls")
 
     def wake(self) -> None:

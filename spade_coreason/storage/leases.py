@@ -65,7 +65,7 @@ class WorkerTerms(NamedTuple):
 
 
 class Reach(NamedTuple):
-    """What a worker found when it looked for the XMPP server. Times are of one clock, in any unit.
+    """The result of a worker's look for the XMPP server. Times are of one clock, in any unit.
 
     If it reaches the server, it has done so from the first time to the second. If not, its last attempt took that time.
     """

@@ -36,7 +36,7 @@ _MAX_SIZES = 10_000
 
 
 @dataclass(slots=True, eq=False)
-class _Change:
+class _PendingChange:
     """Entries that are added and removed in one transaction, until it is durable."""
 
     added: dict[int, MemoryRow]
@@ -72,7 +72,7 @@ class MemoryTable:
         self._loop_thread = threading.get_ident()
         self._lock = asyncio.Lock()
         self._queue: deque[Addition] = deque()
-        self._changes: list[_Change] = []
+        self._changes: list[_PendingChange] = []
         """The changes that are not durable, oldest first."""
         self._sizes: dict[str, int] = {}
         """The sizes of conversations in bytes, with the changes that are not durable."""
@@ -270,7 +270,7 @@ class MemoryTable:
         if not added and not removed:
             return
         rows = [MemoryRow(self._repository.next_id(), name, line[:-1].decode()) for name, line in added]
-        change = _Change({row.id: row for row in rows}, frozenset(removed), can_wait())
+        change = _PendingChange({row.id: row for row in rows}, frozenset(removed), can_wait())
         self._submit(change)
         self._changes.append(change)
         if removed:
@@ -282,12 +282,12 @@ class MemoryTable:
         if (syncs := CURRENT_DEFERRED_SYNCS.get()) is not None:
             syncs.defer(self)
 
-    def _submit(self, change: _Change) -> None:
+    def _submit(self, change: _PendingChange) -> None:
         change.commit = self._repository.change(change.added.values(), change.removed)
         change.commit.on_stored(lambda _: self._changes.remove(change))
         change.commit.on_failed(partial(self._on_failed, change))
 
-    def _on_failed(self, change: _Change, error: BaseException) -> None:
+    def _on_failed(self, change: _PendingChange, error: BaseException) -> None:
         if change.is_awaited:
             self._changes.remove(change)
             self._forget_sizes()

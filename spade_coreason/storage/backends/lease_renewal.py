@@ -58,7 +58,7 @@ class LeaseRenewal:
         """The state that the worker publishes, as JSON. It is stored with the next renewal."""
         self._stored_snapshot = ""
         self.reach: Reach | None = None
-        """Whether it reaches the XMPP server, by `time.monotonic`; None if it has not looked."""
+        """The result of its last look for the XMPP server, by `time.monotonic`; None before the first."""
         self._url = database.url
         self._worker = worker
         self._terms = terms
