@@ -19,7 +19,7 @@ from .supervision import make_store_timings, make_worker_terms
 
 _EXIT_LEASE_LOST = 75
 _BLOCKED_S = 600.0
-"""The time for which a command may compute without a pause. Its lease is renewed too."""
+"""The time for which a command may compute without a pause. Its lease is renewed during that."""
 
 
 class SharedHost(StoredHost):

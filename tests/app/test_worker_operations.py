@@ -180,6 +180,18 @@ async def test_the_data_of_a_person_are_deleted_at_the_agents_of_all_workers(
                 pass
 
 
+async def test_a_person_deletes_in_a_chat_what_the_agents_of_all_workers_store_about_them(
+    prosody: XmppServer, postgres: Postgres, tmp_path: Path
+) -> None:
+    async with run_service(prosody, postgres, tmp_path) as service:
+        await service.start(1, 1)
+        assert await service.ask_all() == ["1", "1"]
+        answer = await service.alice.ask("/forget everywhere yes", service.agents[0], timeout_s=ANSWER_S)
+        assert all(agent in answer for agent in service.agents), answer
+        assert execute(service.workers.url, "SELECT * FROM interactions") == []
+        assert await service.ask_all() == ["1", "1"]
+
+
 async def test_a_failed_request_runs_again_in_the_worker_of_its_agent(
     prosody: XmppServer, postgres: Postgres, tmp_path: Path
 ) -> None:

@@ -1,0 +1,155 @@
+"""Calls between two workers on PostgreSQL: results, errors, early ends, and callers that end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from spade_coreason.app.worker_calls import WorkerCalls
+from spade_coreason.contracts import ConversationState
+from spade_coreason.domain.conversation import ConversationStatus
+from spade_coreason.exceptions import ConfigError, StoreError
+from spade_coreason.memory import ErasureReport
+from spade_coreason.operations.host import RunningAgent
+from spade_coreason.storage import (
+    CallTable,
+    FoundConversation,
+    Leases,
+    PendingRequest,
+    StoredConversation,
+    WorkerTerms,
+    open_database,
+)
+from tests.support.records import AGENT, ALICE, NOW
+from tests.support.servers.postgres import Postgres
+from tests.support.wait import eventually
+
+REQUEST = PendingRequest(7, b"\xff\x00key", '{"a": 1}', None, b"\xfe", "program")
+
+
+class Recorder:
+    """An agent that notes what it is asked."""
+
+    def __init__(self) -> None:
+        self.refused: set[str] = set()
+        self.asked: list[Any] = []
+        self.is_cancelled = False
+
+    async def refuse_person(self, person: str) -> bool:
+        self.refused.add(person)
+        return True
+
+    async def admit_person(self, person: str) -> None:
+        self.refused.discard(person)
+
+    async def run_stored(self, request: PendingRequest) -> bool:
+        self.asked.append(request)
+        return True
+
+    async def find_pause(self) -> bool:
+        raise ConfigError("agent", "is wrong")
+
+    async def run_schedule(self, schedule_id: str) -> bool:
+        raise ValueError("a limit")
+
+    async def cut_conversation(self, conversation: Any, should_go_on: Callable[[], bool]) -> ErasureReport:
+        while should_go_on():  # noqa: ASYNC110 - it has no event
+            await asyncio.sleep(0.01)
+        return ErasureReport(("one",), interactions=3)
+
+    async def wait_until_admitted(self, person: str) -> None:
+        self.asked.append(person)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.is_cancelled = True
+
+
+class Worker:
+    """A worker whose calls are woken often, in place of NOTIFY."""
+
+    def __init__(self, calls: WorkerCalls, leases: Leases) -> None:
+        self.calls = calls
+        self.leases = leases
+
+
+@asynccontextmanager
+async def open_worker(url: str, name: str, target: Recorder | None = None) -> AsyncIterator[Worker]:
+    database = await open_database(url, "off", terms=WorkerTerms(name, 3600))
+
+    async def wake() -> None:
+        while True:
+            calls.wake()
+            await asyncio.sleep(0.02)
+
+    calls = WorkerCalls(CallTable(database), lambda agent: target if agent == AGENT else None)  # type: ignore[arg-type, return-value]
+    waking = asyncio.create_task(wake())
+    try:
+        yield Worker(calls, Leases(database))
+    finally:
+        waking.cancel()
+        await calls.close()
+        await database.close()
+
+
+@asynccontextmanager
+async def open_two(postgres: Postgres) -> AsyncIterator[tuple[Worker, Worker, Recorder, RunningAgent]]:
+    """Open a caller and the worker of an agent. Yield both, the agent, and the agent as the caller has it."""
+    url, recorder = postgres.url(), Recorder()
+    async with open_worker(url, "owner", recorder) as owner, open_worker(url, "caller") as caller:
+        await owner.leases.add_agents([AGENT])
+        await owner.leases.change(lambda table: [AGENT])
+        yield caller, owner, recorder, caller.calls.agent(AGENT)
+
+
+async def test_arguments_results_and_errors_come_over_as_they_are(postgres: Postgres) -> None:
+    async with open_two(postgres) as (_, _, recorder, agent):
+        assert await agent.run_stored(REQUEST) is True
+        assert recorder.asked == [REQUEST]
+        with pytest.raises(ConfigError, match="is wrong") as wrong:
+            await agent.find_pause()
+        assert wrong.value.place == "agent"
+        with pytest.raises(ValueError, match="a limit"):
+            await agent.run_schedule("1")
+
+
+async def test_a_call_is_ended_early_when_its_caller_wants_that(postgres: Postgres) -> None:
+    async with open_two(postgres) as (_, _, _, agent):
+        looks = iter([True, True, False])
+        status = ConversationStatus(ConversationState.ACTIVE, 0, NOW, NOW)
+        conversation = FoundConversation(AGENT, StoredConversation(1, "t", AGENT, "session", status, 100), [])
+        report = await agent.cut_conversation(conversation, lambda: next(looks, False))
+        assert report == ErasureReport(("one",), interactions=3)
+
+
+async def test_a_call_is_cancelled_with_the_task_of_its_caller(postgres: Postgres) -> None:
+    async with open_two(postgres) as (_, _, recorder, agent):
+        waiting = asyncio.ensure_future(agent.wait_until_admitted(ALICE))
+        await eventually(lambda: recorder.asked == [ALICE])
+        waiting.cancel()
+        await eventually(lambda: recorder.is_cancelled)
+
+
+async def test_what_lasts_is_undone_when_its_caller_has_ended(postgres: Postgres) -> None:
+    async with open_two(postgres) as (caller, owner, recorder, agent):
+        assert await agent.refuse_person(ALICE)
+        assert recorder.refused == {ALICE}
+        await owner.leases.remove(caller.leases.worker, "it died")
+        await eventually(lambda: recorder.refused == set())
+
+
+async def test_a_caller_is_told_that_the_worker_has_ended_or_that_another_one_serves_the_agent(postgres: Postgres) -> None:
+    async with open_two(postgres) as (caller, owner, recorder, agent):
+        waiting = asyncio.ensure_future(agent.wait_until_admitted(ALICE))
+        await eventually(lambda: recorder.asked == [ALICE])
+        assert await agent.refuse_person(ALICE)
+        await caller.leases.remove(owner.leases.worker, "it died")
+        with pytest.raises(StoreError, match="has ended before it answered; run the same again"):
+            await waiting
+        await caller.leases.change(lambda table: [AGENT])
+        with pytest.raises(StoreError, match="another worker serves it now"):
+            await agent.list_cut_off(ALICE)
