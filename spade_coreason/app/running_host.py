@@ -49,6 +49,10 @@ class RunningHost:
         """Return the agents (bare JIDs) that are configured or have stored data."""
         return tuple(dict.fromkeys([*self._jids, *await list_stored_agents(self._database)]))
 
+    def list_served(self) -> Sequence[str]:
+        """Return the agents (bare JIDs) that run in this process."""
+        return list(self._agents)
+
     def repository(self, agent: str) -> AgentRepository:
         """Return the stored data of an agent."""
         host = self._agents.get(agent)

@@ -48,6 +48,10 @@ class StoredHost:
         configured = (bare_jid(agent.jid) for agent in self._settings.agents)
         return tuple(dict.fromkeys([*configured, *self._agents, *stored]))
 
+    def list_served(self) -> Sequence[str]:
+        """Return none: nothing runs in this process."""
+        return ()
+
     def repository(self, agent: str) -> AgentRepository:
         """Return the stored data of an agent. Raise StoreError if nothing was ever stored."""
         if self.database is None:

@@ -179,6 +179,10 @@ class OperationHost(Protocol):
         """Return the agents (bare JIDs) that are configured or have stored data."""
         ...
 
+    def list_served(self) -> Sequence[str]:
+        """Return the agents (bare JIDs) that run in this process."""
+        ...
+
     def repository(self, agent: str) -> AgentRepository:
         """Return the stored data of an agent. Raise StoreError if nothing was ever stored."""
         ...

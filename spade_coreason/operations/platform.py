@@ -57,9 +57,9 @@ class DrainedTurns:
 
 @operation("platform.drain", is_change=True, needs_platform=True)
 async def drain_platform(call: Call, arguments: NoArguments) -> DrainedTurns:
-    """Let the running turns finish, start no others, and stop the platform."""
+    """Let the running turns finish, start no others, and stop the platform: the worker that is asked, if there are several."""
     await call.record(PLATFORM_TRAIL, "platform.drain", "the platform")
-    found = [await call.host.running_agent(agent) for agent in await call.host.list_agents()]
+    found = [await call.host.running_agent(agent) for agent in call.host.list_served()]
     agents = [agent for agent in found if agent is not None]
     for agent in agents:
         await agent.hold_turns()

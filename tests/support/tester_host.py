@@ -35,6 +35,10 @@ class TesterHost:
         assert self.database is not None
         return tuple(dict.fromkeys([*self._hosts, *await list_stored_agents(self.database)]))
 
+    def list_served(self) -> Sequence[str]:
+        """Return the agents of the tester."""
+        return list(self._hosts)
+
     def is_configured(self, agent: str) -> bool:
         """Return True for an agent of the tester."""
         return agent in self._hosts

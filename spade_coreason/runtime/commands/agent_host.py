@@ -44,6 +44,10 @@ class AgentHost:
         """Return the agent."""
         return (self.agent,)
 
+    def list_served(self) -> Sequence[str]:
+        """Return the agent."""
+        return (self.agent,)
+
     def repository(self, agent: str) -> AgentRepository:
         """Return the stored data of the agent, or the trail of the platform."""
         return self._repository if agent == self.agent else AgentRepository(self._repository.database, agent)

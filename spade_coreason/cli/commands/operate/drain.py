@@ -22,7 +22,8 @@ def command(file: Path | None, data: Path | None) -> int:
 
     New messages are stored, and answered after the next start (see `conversation.on_restart`). There is no time limit, unlike
     at a stop by a signal (`limits.grace_s`). The command ends when the platform has stopped. `spade-coreason status AGENT`
-    shows what is still running. Ctrl-C ends the waiting, and the platform runs on.
+    shows what is still running. Ctrl-C ends the waiting, and the platform runs on. With several
+    workers, the one on this machine stops, and the others take its agents.
 
     \b
       spade-coreason drain

@@ -20,7 +20,8 @@ from ...terminal.console import print_line
 def command(level: str | None, file: Path | None, data: Path | None) -> None:
     """Show or set the level of the running platform's log.
 
-    LEVEL is debug, info, warning or error. It lasts until the next start. An operator does the same in a chat with /log.
+    LEVEL is debug, info, warning or error. It lasts until the next start. An operator does the same in a chat with /log. If
+    several workers share the agents, it is the log of the one on this machine, or of the one that serves the agent of the chat.
 
     \b
       spade-coreason log debug
