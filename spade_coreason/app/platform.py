@@ -650,8 +650,11 @@ class Platform:
             await self._workforce.join()
         else:
             self._begin_starts(range(len(self.settings.agents)))
-        if self._is_strict:
-            await asyncio.gather(*self._starts.values())
+        if self._is_strict and self._starts:
+            done, _ = await asyncio.wait(self._starts.values(), return_when=asyncio.FIRST_EXCEPTION)
+            for task in done:
+                if not task.cancelled():  # a worker may have given its agent back meanwhile
+                    task.result()
 
     def _begin_starts(self, numbers: Iterable[int]) -> None:
         """Begin to start agents, by their places in the configuration."""
