@@ -223,10 +223,25 @@ class Scene:
     tally: WorkerTally
     askers: Sequence[TimedAsker]
     rounds: int = 0
+    broken: set[Worker] = field(default_factory=set)
+    """The workers that a fault ends and starts."""
 
     def choose(self) -> Worker:
         """Choose a worker to break."""
-        return self.rng.choice(self.workers)
+        worker = self.rng.choice(self.workers)
+        self.broken.add(worker)
+        return worker
+
+    async def supervise(self) -> None:
+        """Start the other workers again if they end, as a service manager does, until cancelled.
+
+        On a busy machine a short lease is lost without a fault.
+        """
+        while True:
+            for worker in self.workers:
+                if worker not in self.broken:
+                    await worker.start_again_if_ended()
+            await asyncio.sleep(0.2)
 
     def find_agents(self, worker: Worker) -> list[str]:
         """Return the agents that a worker serves."""
@@ -326,10 +341,12 @@ async def _wait_for_end(worker: Worker, scene: Scene) -> None:
 async def _restart_all(scene: Scene) -> None:
     """Restart the workers one after the other."""
     for worker in scene.workers:
+        scene.broken = {worker}
         agents = scene.find_agents(worker)
         stop = asyncio.create_task(worker.restart(signal.SIGTERM))
         await scene.watch("rolling restart", agents)
         await stop
+        scene.broken.clear()
         await scene.wait_until_balanced()
 
 
@@ -339,8 +356,6 @@ async def _restart_postgres(scene: Scene) -> None:
     await asyncio.to_thread(scene.postgres.stop)
     await asyncio.to_thread(scene.postgres.start)
     await watch
-    for worker in scene.workers:
-        await worker.start_again_if_ended()
 
 
 FAULTS: dict[str, Callable[[Scene], Awaitable[None]]] = {
@@ -402,15 +417,17 @@ async def run_worker_chaos(
             askers.append(asker)
         scene = Scene(server, postgres, shared, running, rng, lease_s, tally, askers)
         await scene.wait_until_balanced()
-        asking = asyncio.create_task(_ask(askers, shared.agents))
+        asking, supervising = asyncio.create_task(_ask(askers, shared.agents)), asyncio.create_task(scene.supervise())
         try:
             for name in faults:
                 await asyncio.sleep(rng.uniform(0.0, lease_s))  # faults come at any moment of a turn and of a lease
                 await FAULTS[name](scene)
+                scene.broken.clear()
                 tally.faults[name] = tally.faults.get(name, 0) + 1
                 await scene.wait_until_balanced()
         finally:
             asking.cancel()
+            supervising.cancel()
         with suppress(TimeoutError):
             async with asyncio.timeout(TIMEOUT_S):
                 while any(asker.unanswered for asker in askers):  # noqa: ASYNC110 - there is no event for the last answer
