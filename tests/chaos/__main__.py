@@ -112,6 +112,7 @@ def _run_workers(arguments: argparse.Namespace) -> Iterator[tuple[Row, Sequence[
                         workers=workers,
                         agents=agents,
                         lease_s=arguments.lease,
+                        limit_s=arguments.limit,
                     )
                     tally = asyncio.run(chaos)
                 yield tally.row, tally.problems
@@ -141,6 +142,7 @@ def main() -> None:
     parser.add_argument("--fault", action="append", default=[], help="of workers: NAME=COUNT; each kind once by default")
     parser.add_argument("--workers", action="append", type=int, help="the number of workers; 2 and 3 by default")
     parser.add_argument("--agents", action="append", type=int, help="the number of agents; 20 and 100 by default")
+    parser.add_argument("--limit", type=float, default=float("inf"), help="of workers: begin no fault after these seconds")
     parser.add_argument("--lease", type=float, default=2.0, help="workers.lease_s")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**32))
     parser.add_argument("--server", action="append", choices=_KILLED)

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 import random
 import signal
+import time
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, suppress
@@ -38,6 +40,8 @@ from tests.support.workers import Workers, run_workers
 
 _ASKERS = 4
 _QUESTIONS_PER_S = 60.0
+_MAX_OPEN = 600
+"""With so many open questions people wait: a busy machine answers more slowly than they ask."""
 _PID = "pid"
 _FENCED = "another worker serves the agents of this one now"
 _RECORD_WRITES = """
@@ -80,6 +84,8 @@ class WorkerTally(KillTally):
     workers: int = 0
     agents: int = 0
     lease_s: float = 0.0
+    failed: int = 0
+    """Questions whose answer is that the turn has failed."""
     notices: int = 0
     """Answers that tell of a failure, and are no answers to a question."""
     stored_twice: int = 0
@@ -101,16 +107,8 @@ class WorkerTally(KillTally):
     def row(self) -> tuple[str, ...]:
         faults = ", ".join(f"{count} x {name}" for name, count in sorted(self.faults.items()))
         counts = [self.asked, self.answered, self.lost, self.refused, self.twice, self.crossed, self.turns_out_of_order]
-        counts += [
-            self.out_of_order,
-            self.notices,
-            self.stored_twice,
-            self.stale,
-            self.fenced,
-            self.repeated_steps,
-            self.differing_steps,
-        ]
-        counts += [self.bad_trails]
+        counts += [self.out_of_order, self.failed, self.notices, self.stored_twice, self.stale, self.fenced]
+        counts += [self.repeated_steps, self.differing_steps, self.bad_trails]
         head = (self.server, str(self.workers), str(self.agents), f"{self.lease_s:g} s", faults)
         return (*head, *map(str, counts), self.describe_takeovers())
 
@@ -149,6 +147,7 @@ COLUMNS = (
     "crossed",
     "turns out of order",
     "answers out of order",
+    "failed",
     "notices",
     "stored twice",
     "stale writes",
@@ -381,8 +380,13 @@ async def run_worker_chaos(
     workers: int = 2,
     agents: int = 6,
     lease_s: float = 2.0,
+    limit_s: float = math.inf,
 ) -> WorkerTally:
-    """Break something again and again while people ask; then wait for the last answers. `server` and `postgres` run."""
+    """Break something again and again while people ask; then wait for the last answers. `server` and `postgres` run.
+
+    After `limit_s` seconds no further fault begins.
+    """
+    ends_at = time.monotonic() + limit_s
     rng = random.Random(seed)
     tally = WorkerTally(server.kind, workers=workers, agents=agents, lease_s=lease_s)
     log = directory / "steps.log"
@@ -420,6 +424,8 @@ async def run_worker_chaos(
         asking, supervising = asyncio.create_task(_ask(askers, shared.agents)), asyncio.create_task(scene.supervise())
         try:
             for name in faults:
+                if time.monotonic() > ends_at:
+                    break
                 await asyncio.sleep(rng.uniform(0.0, lease_s))  # faults come at any moment of a turn and of a lease
                 await FAULTS[name](scene)
                 scene.broken.clear()
@@ -458,19 +464,27 @@ async def _ask(askers: Sequence[Asker], agents: Sequence[str]) -> None:
             for asker in askers:
                 asker.ask(agent, number)
                 await asyncio.sleep(pause_s)
+                while sum(len(asker.unanswered) for asker in askers) > _MAX_OPEN:  # noqa: ASYNC110 - there is no event
+                    await asyncio.sleep(pause_s)
 
 
 async def _count_stored(url: str, askers: Sequence[Asker], tally: WorkerTally) -> None:
     """Compare the answers with what is stored."""
     turns: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
+    failed = set[str]()
     for row in execute(url, "SELECT id, body FROM interactions ORDER BY id"):
         if QUESTION.fullmatch(text := json.loads(row["body"])["input"]["query"]):
             name, agent, number = text.split()
-            if any(text in asker.unanswered for asker in askers):
-                print(f"stored, but not answered: {row['body']}")
+            if "error" in (json.loads(row["body"]).get("output") or {}):
+                failed.add(text)
             if int(number) in turns[name, agent]:
                 print(f"stored twice: {text} as {row['id']} {row['body']}")
             turns[name, agent].append(int(number))
+    for text in (text for asker in askers for text in asker.unanswered):
+        tally.failed += text in failed
+        tally.lost += text not in failed
+        if text not in failed:
+            print(f"lost: {text}")
     tally.stored_twice = sum(len(order) - len(set(order)) for order in turns.values())
     for asker in askers:
         for agent, answered in asker.answers.items():
