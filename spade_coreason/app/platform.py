@@ -61,18 +61,18 @@ from ..storage import (
 from ..xmpp import BackOff, HostedAgent, LocalServer, ServerEndpoint, describe_start_error, open_stream
 from .accounts import GUEST_USER, LocalAccounts
 from .agent_builder import AgentBuilder
-from .canary import Canary
 from .channels import CHANNELS, ChannelFactories
-from .colleagues import ABSENT, Colleagues
 from .factories import import_memories
 from .loop_watch import BLOCKED_S, take_block, watch_loop
 from .running_host import RunningHost
-from .shared_directory import SharedDirectory
-from .shares import group_agents
 from .supervision import Supervision, lock_data, make_store_timings, make_worker_terms, start_local_server
 from .web_server import build_web_server, find_used_doors
-from .worker_calls import RunningWorker, ThisWorker, WorkerState
-from .workforce import Workforce, replace_predecessor
+from .workers.calls import RunningWorker, ThisWorker, WorkerState
+from .workers.canary import Canary
+from .workers.colleagues import ABSENT, Colleagues
+from .workers.directory import SharedDirectory
+from .workers.shares import group_agents
+from .workers.workforce import Workforce, replace_predecessor
 
 if TYPE_CHECKING:
     from ..doors import WebServer

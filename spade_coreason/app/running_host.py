@@ -11,7 +11,7 @@ from ..operations.host import OperationHost, RunningAgent
 from ..operations.status import PlatformStatus
 from ..storage import AgentRepository, Database, StoredKey, StoredWebhook, list_stored_agents
 from .agent_builder import AgentBuilder
-from .colleagues import Colleagues
+from .workers.colleagues import Colleagues
 
 if TYPE_CHECKING:
     from ..xmpp import HostedAgent

@@ -12,10 +12,10 @@ from ..memory import Embedder
 from ..operations.host import RunningAgent
 from ..operations.status import PlatformStatus
 from ..storage import CallTable, Database, Leases, StoredKey, StoredWebhook, WorkerTerms, open_database
-from .colleagues import Colleagues
 from .factories import build_embedder, import_memories
 from .stored_host import StoredHost, open_stored_host
 from .supervision import make_store_timings, make_worker_terms
+from .workers.colleagues import Colleagues
 
 _EXIT_LEASE_LOST = 75
 _BLOCKED_S = 600.0

@@ -1,9 +1,3 @@
-from .backends.calls import (
-    ALL_DOORS as ALL_DOORS,
-    OTHER_WORKER as OTHER_WORKER,
-    CallTable as CallTable,
-    StoredCall as StoredCall,
-)
 from .backends.database import (
     Commit as Commit,
     Database as Database,
@@ -15,10 +9,6 @@ from .backends.factory import (
 )
 from .backends.health import (
     check_health as check_health,
-)
-from .backends.lease_renewal import (
-    LeaseHandlers as LeaseHandlers,
-    LeaseRenewal as LeaseRenewal,
 )
 from .backends.lock import (
     find_database_file as find_database_file,
@@ -90,14 +80,6 @@ from .interaction_memory import (
 from .knowledge import (
     KnowledgeRepository as KnowledgeRepository,
     index_outdated_passages as index_outdated_passages,
-)
-from .leases import (
-    Leases as Leases,
-    LeaseTable as LeaseTable,
-    Reach as Reach,
-    Worker as Worker,
-    WorkerTerms as WorkerTerms,
-    find_last_takeover as find_last_takeover,
 )
 from .notifications import (
     StoredNotification as StoredNotification,
@@ -184,4 +166,22 @@ from .topics import (
     TopicSummary as TopicSummary,
     is_dead_letter as is_dead_letter,
     make_dead_letter as make_dead_letter,
+)
+from .workers.calls import (
+    ALL_DOORS as ALL_DOORS,
+    OTHER_WORKER as OTHER_WORKER,
+    CallTable as CallTable,
+    StoredCall as StoredCall,
+)
+from .workers.leases import (
+    Leases as Leases,
+    LeaseTable as LeaseTable,
+    Reach as Reach,
+    Worker as Worker,
+    WorkerTerms as WorkerTerms,
+    find_last_takeover as find_last_takeover,
+)
+from .workers.renewal import (
+    LeaseHandlers as LeaseHandlers,
+    LeaseRenewal as LeaseRenewal,
 )

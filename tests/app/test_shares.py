@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from spade_coreason.app.shares import NOBODY, Change, choose_change, group_agents, is_away
+from spade_coreason.app.workers.shares import NOBODY, Change, choose_change, group_agents, is_away
 from spade_coreason.storage import Reach
 
 A, B, C, D = "a@x", "b@x", "c@x", "d@x"

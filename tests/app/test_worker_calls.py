@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from spade_coreason.app.worker_calls import WorkerCalls
+from spade_coreason.app.workers.calls import WorkerCalls
 from spade_coreason.contracts import ConversationState
 from spade_coreason.domain.conversation import ConversationStatus
 from spade_coreason.exceptions import ConfigError, StoreError

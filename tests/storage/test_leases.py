@@ -11,7 +11,8 @@ import pytest
 from sqlalchemy import Connection, text
 
 from spade_coreason.exceptions import LeaseLostError, StoreError
-from spade_coreason.storage import Database, LeaseHandlers, LeaseRenewal, WorkerTerms, leases, open_database
+from spade_coreason.storage import Database, LeaseHandlers, LeaseRenewal, WorkerTerms, open_database
+from spade_coreason.storage.workers import leases
 from tests.support.databases import execute
 from tests.support.errors import ExpectedErrors
 from tests.support.records import AGENT, OTHER_AGENT, open_repository, receive_request

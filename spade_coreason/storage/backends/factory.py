@@ -6,7 +6,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from ...exceptions import StoreError
-from ..leases import WorkerTerms
+from ..workers.leases import WorkerTerms
 from .database import Database, Durability, StoreTimings, WriterHook, display_name
 
 

@@ -17,8 +17,8 @@ from sqlalchemy.pool import NullPool
 
 from ...domain.environment.installation import install_hint
 from ...exceptions import DatabaseUnreachableError, LeaseLostError, StoreError
-from ..leases import WorkerTerms, add_worker, make_fence
 from ..schema import CLOSED, inbox
+from ..workers.leases import WorkerTerms, add_worker, make_fence
 from .database import (
     INBOX_PAGE_ROWS,
     Commit,

@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from ..storage import Reach
+from ...storage import Reach
 
 NOBODY = 0
 """The owner of an agent that is on its way from one worker to another."""

@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, delete, func, insert, select, text, update
 from sqlalchemy.dialects.postgresql import insert as insert_or_skip
 
-from ..contracts.base import utc_now
-from .backends.database import Database
-from .crashes import RunningRequests, count_crash, record_lost_worker, store_kept
-from .schema import leases, workers
-from .sequences import take_row_ids
+from ...contracts.base import utc_now
+from ..backends.database import Database
+from ..crashes import RunningRequests, count_crash, record_lost_worker, store_kept
+from ..schema import leases, workers
+from ..sequences import take_row_ids
 
 LEASES_CHANNEL = "spade_coreason_leases"
 """The channel (NOTIFY) that wakes the other workers when an agent is free."""

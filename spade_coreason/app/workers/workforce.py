@@ -10,13 +10,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from ..domain.environment.private_files import replace_file
-from ..exceptions import StoreError
-from ..storage import Leases, LeaseTable, RunningRequests
+from ...domain.environment.private_files import replace_file
+from ...exceptions import StoreError
+from ...storage import Leases, LeaseTable, RunningRequests
 from .shares import NOBODY, Change, choose_change, is_away
 
 if TYPE_CHECKING:
-    from ..storage import LeaseRenewal
+    from ...storage import LeaseRenewal
 
 log = logging.getLogger(__name__)
 

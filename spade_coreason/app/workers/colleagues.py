@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from ..exceptions import StoreError
-from ..operations.host import RunningAgent
-from ..operations.status import AgentStatus, PlatformStatus, TakeoverStatus, WorkerStatus
-from ..storage import CallTable, Leases, Worker, find_last_takeover, from_micros
-from .worker_calls import RunningWorker, WorkerCalls, WorkerState
+from ...exceptions import StoreError
+from ...operations.host import RunningAgent
+from ...operations.status import AgentStatus, PlatformStatus, TakeoverStatus, WorkerStatus
+from ...storage import CallTable, Leases, Worker, find_last_takeover, from_micros
+from .calls import RunningWorker, WorkerCalls, WorkerState
 
 ABSENT = "absent"
 """The key in the snapshot of a worker of the agents that it cannot make. Their stored data can be changed by anyone."""

@@ -15,9 +15,9 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
-from ..leases import LEASES_CHANNEL, RENEW_SQL, Reach, WorkerTerms
+from ..backends.database import Database
 from .calls import ALL_DOORS, CALLS_CHANNEL
-from .database import Database
+from .leases import LEASES_CHANNEL, RENEW_SQL, Reach, WorkerTerms
 
 _RENEWALS = 4
 """The number of renewals in the time of a lease."""

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter
 
-from ..domain.access import AccessPolicy
-from ..domain.cards import AgentCard
-from ..exceptions import StoreError
-from ..runtime import PlatformDirectory
-from ..storage import Leases
+from ...domain.access import AccessPolicy
+from ...domain.cards import AgentCard
+from ...exceptions import StoreError
+from ...runtime import PlatformDirectory
+from ...storage import Leases
 
 log = logging.getLogger(__name__)
 

@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection, delete, func, insert, or_, select, update
 
-from ..leases import NOW
+from ..backends.database import Database
 from ..schema import leases, worker_calls, workers
-from .database import Database
+from .leases import NOW
 
 CALLS_CHANNEL = "spade_coreason_calls"
 """The channel (NOTIFY) of calls. Its payload is the id of the worker that has to look, or `ALL_DOORS`."""

@@ -7,8 +7,8 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
-from ..exceptions import ConnectError
-from ..storage import Reach
+from ...exceptions import ConnectError
+from ...storage import Reach
 
 _CHECKS = 4
 """The number of checks in the time of a lease."""

@@ -13,13 +13,13 @@ from typing import Any, NamedTuple, Protocol, cast, get_args, get_origin, get_ty
 
 from pydantic import ConfigDict, TypeAdapter
 
-from ..contracts import QuestionState
-from ..exceptions import ConfigError, CoReasonError, StoreError
-from ..memory import ErasureReport
-from ..operations.definition import KNOWN_ERRORS
-from ..operations.host import RunningAgent
-from ..operations.status import AgentStatus, QuotaUsage, RunningTurn, WebStatus
-from ..storage import (
+from ...contracts import QuestionState
+from ...exceptions import ConfigError, CoReasonError, StoreError
+from ...memory import ErasureReport
+from ...operations.definition import KNOWN_ERRORS
+from ...operations.host import RunningAgent
+from ...operations.status import AgentStatus, QuotaUsage, RunningTurn, WebStatus
+from ...storage import (
     OTHER_WORKER,
     CallTable,
     CutOffTurn,
