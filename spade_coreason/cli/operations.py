@@ -242,10 +242,16 @@ def require_running(file: Path | None, data: Path | None, *, of_machine: bool = 
 
 
 def _find_shared_settings(file: Path | None, data: Path | None) -> Settings | None:
-    """Return the settings of data that several workers may share; None if one platform alone can use the data."""
+    """Return the settings of data that several workers may share.
+
+    None if one platform alone can use the data, or if the configuration does not say: clients need its data directory only.
+    """
     from ..app import is_shared
 
-    settings = load_storage_settings(file, data)
+    try:
+        settings = load_storage_settings(file, data)
+    except ConfigError:
+        return None
     return settings if is_shared(settings) else None
 
 

@@ -139,6 +139,7 @@ UNSEEN = {
     "limits.grace_s": "it is read when the platform stops: tests/cli/test_reload.py",
     "web.openai.system_prompt": "it is read with a request: tests/doors/openai/test_chat.py",
     "web.proxies": "they are believed about clients: tests/doors/test_guard.py",
+    "tracing.texts": "it is read if `tracing.enabled` is true: tests/app/test_tracing.py",
     "workers.lease_s": "it is for several platforms: tests/app/test_workers.py",
     "workers.together": "it is for several platforms: tests/app/test_shares.py",
     "agents[].password_file": "it is in place of the password: tests/config/test_secrets.py",
