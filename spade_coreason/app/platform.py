@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 from ..concurrency import handle_signals
 from ..config import AgentSettings, RunFile, Settings, write_run_file
+from ..contracts import AgentDefinition
 from ..contracts.base import utc_now
 from ..domain.channel_kinds import DOOR_CHANNEL
 from ..domain.jid import bare_jid, jid_domain
-from ..doors import Doors, KeyRing, WebhookRing
+from ..doors import Doors, KeyRing, RunningDoor, WebhookRing
 from ..exceptions import (
     ConfigError,
     ConnectError,
@@ -49,6 +50,7 @@ from ..storage import (
     CrashedRequest,
     Database,
     Leases,
+    LeaseTable,
     RunningRequests,
     WorkerTerms,
     index_outdated_passages,
@@ -67,10 +69,11 @@ from .loop_watch import BLOCKED_S, take_block, watch_loop
 from .running_host import RunningHost
 from .supervision import Supervision, lock_data, make_store_timings, make_worker_terms, start_local_server
 from .web_server import build_web_server, find_used_doors
-from .workers.calls import RunningWorker, ThisWorker, WorkerState
+from .workers.calls import TAKEOVER_S, RunningWorker, ThisWorker, WorkerState
 from .workers.canary import Canary
 from .workers.colleagues import ABSENT, Colleagues
 from .workers.directory import SharedDirectory
+from .workers.doors import RemoteDoors
 from .workers.shares import group_agents
 from .workers.workforce import Workforce, replace_predecessor
 
@@ -167,6 +170,7 @@ class Platform:
         self._canary: Canary | None = None
         self._colleagues: Colleagues | None = None
         self._shared_directory: SharedDirectory | None = None
+        self._remote_doors: RemoteDoors | None = None
 
     async def __aenter__(self) -> Platform:
         try:
@@ -360,10 +364,14 @@ class Platform:
         from ..storage import LeaseHandlers, LeaseRenewal  # they need PostgreSQL's driver
 
         groups = group_agents(self.jids, self.settings.workers.together)
-        self._colleagues = Colleagues(leases, CallTable(database), self._find_target)
+        self._colleagues = Colleagues(leases, CallTable(database), self._find_target, self._find_door)
         self._stack.push_async_callback(self._colleagues.calls.close)
         if len(self.jids) > 1:
             self._shared_directory = SharedDirectory(leases, self._builder.directory, self._builder.key_ring.callers_of)
+        listed = {bare_jid(agent.jid): agent.doors for agent in self.settings.agents}
+        self._remote_doors = RemoteDoors(database, leases, self._colleagues.calls, self.doors, listed)
+        self._remote_doors.start()
+        self._stack.push_async_callback(self._remote_doors.close)
         handlers = LeaseHandlers(self._on_renewed, self._on_lapsed, self._on_restored, self._on_lease_lost, self._on_called)
         renewal = LeaseRenewal(database, leases.worker, terms, handlers, _BLOCKED_LEASES * self._blocked_s)
         self._workforce = Workforce(leases, renewal, groups, self)
@@ -407,6 +415,10 @@ class Platform:
         host = self.agents.get(agent)
         return None if host is None else host.runtime.runner.control
 
+    def _find_door(self, agent: str) -> RunningDoor | None:
+        """Return the door of an agent that this worker serves."""
+        return None if self._remote_doors is None else self._remote_doors.find_running(agent)
+
     def _on_lapsed(self) -> None:
         log.error("the lease could not be renewed in time; all agents are disconnected until the database answers")
         for host in self.agents.values():
@@ -427,6 +439,11 @@ class Platform:
     def list_agents(self) -> Sequence[str]:
         """Return the agents (bare JIDs) that this worker serves."""
         return list(self._starts)
+
+    async def note(self, table: LeaseTable) -> None:
+        """Take the leases as they are now."""
+        if self._remote_doors is not None:
+            await self._remote_doors.note(table)
 
     async def take(self, agents: Sequence[str]) -> None:
         """Begin to serve agents (bare JIDs), which no other worker serves now."""
@@ -450,6 +467,8 @@ class Platform:
         """Serve an agent no more, once its running turns have ended."""
         assert self.database is not None
         assert self._crash_guard is not None
+        if self._remote_doors is not None:  # what is asked from now on waits for the next worker
+            self.doors.remove(agent, self._remote_doors.door(agent))
         start = self._starts.pop(agent)
         start.cancel()
         await asyncio.gather(start, return_exceptions=True)
@@ -463,7 +482,6 @@ class Platform:
             except Exception:
                 log.exception("%s: failed to stop cleanly", agent)
             del self.agents[agent], self.runners[agent]
-            self.doors.remove(agent)
             await self._builder.forget(agent)
         self._absent.pop(agent, None)
         if cut_off := self._crash_guard.running.take_rows(self.database.open_inbox_rows.get(agent, set())):
@@ -476,6 +494,8 @@ class Platform:
         """Start the HTTP server, if one is configured. It is closed after the agents have ended their answers."""
         if self.settings.web is None:
             return
+        if self._workforce is not None:  # the agents of the other workers are known before anybody asks for them
+            await self.note(await self._workforce.leases.read())
         web = build_web_server(
             self.settings.web,
             self._builder.key_ring.find,
@@ -517,6 +537,8 @@ class Platform:
         """Return the kind of problem that keeps an agent behind doors from answering, or None."""
         jids = [bare_jid(agent.jid) for agent in self.settings.agents if agent.doors]
         if self._workforce is not None:
+            if self._workforce.has_lapsed or not self._workforce.has_joined:
+                return "lease"
             jids = [jid for jid in jids if jid in self._starts]
         if not all(jid in self.agents and self.agents[jid].is_alive() for jid in jids):
             return "agents"
@@ -630,8 +652,16 @@ class Platform:
             host.runtime.runner.metrics.measure_latencies()
         if settings.doors:
             control = host.runtime.runner.control
-            self.doors.add(jid, agent.manifest, settings.doors, lambda: control.is_paused)
-            changed.subscribe(lambda: self.doors.update(jid, agent.manifest))
+            wait_s = 0.0 if self._workforce is None else TAKEOVER_S
+            self.doors.add(jid, agent.manifest, settings.doors, lambda: control.is_paused, wait_s)
+            changed.subscribe(lambda: self._update_door(jid, agent.manifest))
+            if self._remote_doors is not None:
+                self._remote_doors.publish(jid, agent.manifest)
+
+    def _update_door(self, jid: str, manifest: AgentDefinition) -> None:
+        self.doors.update(jid, manifest)
+        if self._remote_doors is not None:
+            self._remote_doors.publish(jid, manifest)
 
     def _describe(self, jid: str) -> str:
         """Return the description of an agent; "" if it is not built."""
@@ -730,8 +760,8 @@ class Platform:
     async def _stop_agents(self) -> None:
         if self._crash_guard is not None:
             self._crash_guard.running.mark_stop()
-        if self._workforce is not None:
-            await self._workforce.leave()
+        if self._workforce is not None and self._remote_doors is not None:
+            await asyncio.gather(self._workforce.leave(), self._remote_doors.drain(self.settings.limits.grace_s))
         for task in self._starts.values():
             task.cancel()
         await asyncio.gather(*self._starts.values(), return_exceptions=True)

@@ -4,6 +4,14 @@ from .a2a.routes import (
 from .authentication import (
     FindCaller as FindCaller,
 )
+from .caller import (
+    Caller as Caller,
+)
+from .channel import (
+    NOT_STORED as NOT_STORED,
+    DoorEvent as DoorEvent,
+    DoorReply as DoorReply,
+)
 from .doors import (
     Doors as Doors,
 )
@@ -18,6 +26,13 @@ from .mcp.routes import (
 )
 from .openai.routes import (
     make_openai_routes as make_openai_routes,
+)
+from .running_door import (
+    Accepted as Accepted,
+    LocalDoor as LocalDoor,
+    Reader as Reader,
+    RunningDoor as RunningDoor,
+    UnansweredRequest as UnansweredRequest,
 )
 from .server import (
     DoorRoutes as DoorRoutes,

@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from secrets import token_hex
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from uuid import UUID
 
 from pydantic_core import from_json, to_json
@@ -61,6 +62,14 @@ class DoorEvent(NamedTuple):
         return self.type in FINAL
 
 
+class ReplySource(Protocol):
+    """The origin of replies."""
+
+    def forget(self, reply: DoorReply) -> None:
+        """Deliver no more events to a reply."""
+        ...
+
+
 class DoorReply:
     """The events of one reply, as they come: `async for event in reply`. The last one is final.
 
@@ -68,8 +77,8 @@ class DoorReply:
     Close it when the caller is gone. Its request goes on.
     """
 
-    def __init__(self, channel: DoorChannel, caller: Caller, request_id: UUID, *, waits: bool) -> None:
-        self._channel = channel
+    def __init__(self, source: ReplySource, caller: Caller, request_id: UUID, *, waits: bool) -> None:
+        self._source = source
         self.caller = caller
         self.address = f"{caller.address}/{token_hex(8)}"
         """The full JID to which the events go."""
@@ -97,6 +106,13 @@ class DoorReply:
         self._unread_characters -= characters
         return event
 
+    def take_all(self) -> list[DoorEvent]:
+        """Return the events that wait to be read; they are read then."""
+        taken = [event for event, _ in self._events]
+        self._events.clear()
+        self._unread_characters = 0
+        return taken
+
     @property
     def has_begun(self) -> bool:
         """True if an event waits to be read, or the reply is over."""
@@ -114,7 +130,7 @@ class DoorReply:
         self.is_parked = event.type == "request.parked"
         self._is_over = event.is_final and not (self.is_parked and self.waits)
         if self._is_over:
-            self._channel.forget(self)
+            self._source.forget(self)
         self._events.append((event, characters))
         self._arrival.set()
 
@@ -129,7 +145,7 @@ class DoorReply:
         """Read no further events."""
         self._is_over = True
         self._arrival.set()
-        self._channel.forget(self)
+        self._source.forget(self)
 
 
 class DoorEncoder(ReplyEncoder):
@@ -164,6 +180,7 @@ class DoorChannel(Channel):
     def __init__(self, agent: str) -> None:
         self.agent = agent
         self._gateway: ChannelGateway | None = None
+        self._opened = asyncio.Event()
         self._replies: dict[str, DoorReply] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -171,6 +188,12 @@ class DoorChannel(Channel):
     def is_open(self) -> bool:
         """True while requests are taken."""
         return self._gateway is not None
+
+    async def wait_until_open(self, timeout_s: float) -> None:
+        """Wait until requests are taken, at most for so many seconds."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._opened.wait()
 
     @property
     def open_count(self) -> int:
@@ -184,10 +207,12 @@ class DoorChannel(Channel):
     async def open(self, gateway: ChannelGateway) -> None:
         """Take requests from now on."""
         self._gateway = gateway
+        self._opened.set()
 
     async def close(self) -> None:
         """Take no more requests, and end the replies that are read."""
         self._gateway = None
+        self._opened.clear()
         for reply in list(self._replies.values()):
             reply.interrupt("the platform stops, and goes on after its next start")
         for task in self._tasks:
@@ -209,7 +234,7 @@ class DoorChannel(Channel):
         if reply.stored is None:
             asyncio.get_running_loop().call_later(_SILENCE_S, self._refuse_silently, reply)
         else:
-            reply.stored.on_failed(lambda _: reply.put(_refusal("the request cannot be stored", ErrorCode.UNAVAILABLE, 5.0)))
+            reply.stored.on_failed(lambda _: reply.put(NOT_STORED))
         return reply
 
     async def fetch(self, caller: Caller, request_id: UUID, *, waits: bool) -> DoorReply | None:
@@ -333,3 +358,7 @@ class DoorChannel(Channel):
 
 def _refusal(text: str, code: ErrorCode, retry_after_s: float) -> DoorEvent:
     return DoorEvent(*event_data(Refused(text, code, retry_after_s), UUID(int=0)))
+
+
+NOT_STORED = _refusal("the request cannot be stored", ErrorCode.UNAVAILABLE, 5.0)
+"""The event of a request that the database has not stored."""

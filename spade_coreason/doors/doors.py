@@ -19,9 +19,10 @@ from ..operations.definition import Actor, Call, CallerKind
 from ..operations.host import OperationHost
 from ..operations.initiative.questions import Answered, OwnAnswer, answer_question
 from ..runtime import RequestState
-from ..storage import AgentRepository
+from ..storage import AgentRepository, KnownRequest
 from .caller import Caller
 from .channel import DoorChannel, DoorReply
+from .running_door import AgentDoor, LocalDoor, UnansweredRequest
 
 _NO_METADATA: Mapping[str, Any] = {}
 
@@ -44,42 +45,41 @@ class DoorAgent:
 
     def __init__(
         self,
-        channel: DoorChannel,
+        jid: str,
+        door: AgentDoor,
         manifest: AgentDefinition,
         doors: Iterable[str],
         get_host: Callable[[], OperationHost],
-        is_paused: Callable[[], bool],
     ) -> None:
-        self.jid = channel.agent
+        self.jid = jid
         """The bare JID of the agent."""
-        self.name = local_part(channel.agent)
+        self.name = local_part(jid)
         self.manifest = manifest
         """The manifest of the agent as it is now."""
         self.doors = frozenset(doors)
-        self._channel = channel
+        self.door = door
+        """The door of the worker that serves it now."""
         self._get_host = get_host
-        self._is_paused = is_paused
 
     @property
     def is_open(self) -> bool:
         """True while the agent runs. Otherwise the methods that ask it raise ConnectionError."""
-        return self._channel.is_open
+        return self.door.is_open
 
-    def is_allowed(self, caller: Caller) -> bool:
+    async def is_allowed(self, caller: Caller) -> bool:
         """Return True if a caller has access now. What reads stored requests without asking the agent has to look here."""
-        return self._channel.is_allowed(caller)
+        return await self.door.is_allowed(caller)
 
-    @property
-    def is_paused(self) -> bool:
-        """True while an operator has paused the agent. What it is asked is stored, and answered when the pause ends."""
-        return self._is_paused()
+    async def is_paused(self) -> bool:
+        """Return True while an operator has paused the agent. It stores what it is asked, and answers when the pause ends."""
+        return await self.door.is_paused()
 
     @property
     def repository(self) -> AgentRepository:
         """The stored data of the agent."""
         return self._get_host().repository(self.jid)
 
-    def ask(
+    async def ask(
         self,
         caller: Caller,
         payload: Mapping[str, Any],
@@ -96,7 +96,7 @@ class DoorAgent:
         `waits` is that of `DoorReply`.
         """
         request = AgentRequest(session_id=uuid4(), request_id=request_id or uuid4(), payload=dict(payload))
-        return self._channel.ask(caller, request, thread, metadata, waits=waits)
+        return await self.door.ask(caller, request, thread, metadata, waits=waits)
 
     async def fetch(self, caller: Caller, request_id: UUID, *, waits: bool = False) -> DoorReply | None:
         """Return the reply to an earlier request of the caller, from its beginning. None without one within seven days.
@@ -104,19 +104,27 @@ class DoorAgent:
         If the request still runs, the rest follows. `waits` is that of `DoorReply`. An event `request.refused` concerns the
         fetch then, such as too many of them, and not the request.
         """
-        return await self._channel.fetch(caller, request_id, waits=waits)
+        return await self.door.fetch(caller, request_id, waits=waits)
 
     async def find_state(self, caller: Caller, request_id: UUID) -> RequestState | None:
         """Return the state of a request of the caller; None without one within seven days."""
-        return await self._channel.find_state(caller, request_id)
+        return await self.door.find_state(caller, request_id)
+
+    async def find_request(self, caller: Caller, request_id: UUID) -> KnownRequest | None:
+        """Return a request of the caller as it is stored; None without one within seven days."""
+        return await self.door.find_request(caller, request_id)
+
+    async def list_open(self, caller: Caller) -> list[UnansweredRequest]:
+        """Return the requests of the caller that are not answered."""
+        return await self.door.list_open(caller)
 
     async def cancel(self, caller: Caller, request_id: UUID) -> bool:
         """Cancel a request of the caller that is not answered. Return False if there is none."""
-        return await self._channel.cancel(caller, request_id)
+        return await self.door.cancel(caller, request_id)
 
     async def find_questions(self, caller: Caller, request_id: UUID | None = None) -> list[CallerQuestion]:
         """Return the open questions that the agent has asked the caller itself, of one request or of all, oldest first."""
-        if not self._channel.is_allowed(caller):
+        if not await self.is_allowed(caller):
             return []
         repository = self.repository.questions
         asked = await repository.load_asked(caller.address)
@@ -134,7 +142,7 @@ class DoorAgent:
 
     async def answer(self, caller: Caller, question: CallerQuestion, text: str) -> Answered:
         """Answer a question that the agent has asked the caller itself. One who has no access any more was not asked."""
-        if not self._channel.is_allowed(caller):
+        if not await self.is_allowed(caller):
             return Answered("unknown")
         call = Call(self._get_host(), Actor(CallerKind.PERSON, caller.address, self.jid))
         return await answer_question(call, OwnAnswer(agent=self.jid, person=caller.address, code=question.code, text=text))
@@ -160,15 +168,44 @@ class Doors:
         return self._channels[jid]
 
     def add(
-        self, jid: str, manifest: AgentDefinition, doors: Iterable[str], is_paused: Callable[[], bool] = lambda: False
+        self,
+        jid: str,
+        manifest: AgentDefinition,
+        doors: Iterable[str],
+        is_paused: Callable[[], bool] = lambda: False,
+        wait_s: float = 0.0,
     ) -> None:
-        """Add an agent (a bare JID) that is behind these doors. `is_paused` returns True while an operator has paused it."""
-        self._agents[jid] = DoorAgent(self.make_channel(jid), manifest, doors, self._get_host, is_paused)
+        """Add an agent (a bare JID) that is behind these doors. `is_paused` returns True while an operator has paused it.
 
-    def remove(self, jid: str) -> None:
-        """Remove an agent that is served here no more."""
-        self._agents.pop(jid, None)
+        Callers wait at most `wait_s` seconds for it to run.
+        """
+        door = LocalDoor(self.make_channel(jid), lambda: self._get_host().repository(jid), is_paused, wait_s)
+        self.add_door(jid, door, manifest, doors)
+
+    def add_door(self, jid: str, door: AgentDoor, manifest: AgentDefinition, doors: Iterable[str]) -> None:
+        """Add an agent behind a door, or let another worker than before serve it. What goes on with it goes on."""
+        if (agent := self._agents.get(jid)) is None:
+            self._agents[jid] = DoorAgent(jid, door, manifest, doors, self._get_host)
+        else:
+            agent.door, agent.manifest = door, manifest
+
+    def remove(self, jid: str, door: AgentDoor | None = None) -> None:
+        """Serve an agent here no more. Its door in another worker takes its place, if there is one."""
         self._channels.pop(jid, None)
+        if door is None:
+            self._agents.pop(jid, None)
+        elif (agent := self._agents.get(jid)) is not None:
+            agent.door = door
+
+    def is_local(self, jid: str) -> bool:
+        """Return True if an agent is served here."""
+        agent = self._agents.get(jid)
+        return agent is not None and isinstance(agent.door, LocalDoor)
+
+    def find_local(self, jid: str) -> LocalDoor | None:
+        """Return the door of an agent that runs here, or None."""
+        agent = self._agents.get(jid)
+        return agent.door if agent is not None and isinstance(agent.door, LocalDoor) and agent.door.is_running else None
 
     def update(self, jid: str, manifest: AgentDefinition) -> None:
         """Replace the manifest of an agent, if that is behind a door."""

@@ -38,6 +38,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "knowledge": ["KnowledgeRepository", "index_outdated_passages"],
         "workers.leases": ["LeaseTable", "Leases", "Reach", "Worker", "WorkerTerms", "find_last_takeover"],
         "workers.renewal": ["LeaseHandlers", "LeaseRenewal"],
+        "workers.mailbox": ["MAX_MESSAGE_BYTES", "WorkerMailbox"],
         "backends.waiting": ["can_wait", "run_waiting", "wait_for"],
         "backends.lock": ["find_database_file", "lock_database", "lock_directory"],
         "people": [

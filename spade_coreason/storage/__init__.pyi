@@ -181,6 +181,10 @@ from .workers.leases import (
     WorkerTerms as WorkerTerms,
     find_last_takeover as find_last_takeover,
 )
+from .workers.mailbox import (
+    MAX_MESSAGE_BYTES as MAX_MESSAGE_BYTES,
+    WorkerMailbox as WorkerMailbox,
+)
 from .workers.renewal import (
     LeaseHandlers as LeaseHandlers,
     LeaseRenewal as LeaseRenewal,

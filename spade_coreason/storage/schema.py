@@ -21,7 +21,7 @@ from sqlalchemy import (
     text,
 )
 
-REVISION = "0025"
+REVISION = "0026"
 """The newest migration. `metadata` describes the tables after it."""
 OLDEST_REVISION = "0017"
 """The oldest revision whose program may run on this schema. A migration that only adds things leaves it as it is.
@@ -543,7 +543,8 @@ workers = Table(
 # Which worker serves an agent; NULL if it is free. `token` counts the workers that have served it. `reason` is that of the last
 # change, at `changed_at`. `was_handed_over` if its last worker gave it back, and did not die. `lost_worker` is the name of the
 # worker from which it was last taken over, with the time and the reason. `card` is what other workers know of the agent, as
-# JSON, since `card_at`.
+# JSON, since `card_at`. `manifest` is its manifest as doors show it, as JSON, if it is behind one; it has changed
+# `manifest_version` times.
 leases = Table(
     "leases",
     metadata,
@@ -558,6 +559,8 @@ leases = Table(
     Column("lost_reason", Text),
     Column("card", Text),
     Column("card_at", BigInt),
+    Column("manifest", Text),
+    Column("manifest_version", BigInt, nullable=False, server_default=text("0")),
     Index("leases_by_worker", "worker"),
 )
 

@@ -52,8 +52,8 @@ class Hoarder(Keeper):
 class Running(RunningPlatform):
     """A running platform with an agent behind a door."""
 
-    def ask(self, caller: Caller, text: str, thread: str | None = None, **options: Any) -> DoorReply:
-        return self.agent.ask(caller, {"query": text}, thread=thread, **options)
+    async def ask(self, caller: Caller, text: str, thread: str | None = None, **options: Any) -> DoorReply:
+        return await self.agent.ask(caller, {"query": text}, thread=thread, **options)
 
     @property
     def agent(self) -> DoorAgent:
@@ -83,8 +83,8 @@ async def fill(running: Running) -> DoorReply:
         await running.call("keys.create", name=key, agents=["desk"], account=account)
     for caller, word in ((EDITOR, SECRET), (OTHER, OTHERS)):
         for text in ("tell", "fail", "ask"):
-            await read_all(running.ask(caller, f"{word} {text}", f"thread about {word}"))
-    waits = running.ask(EDITOR, f"{SECRET} wait", f"thread about {SECRET}")
+            await read_all(await running.ask(caller, f"{word} {text}", f"thread about {word}"))
+    waits = await running.ask(EDITOR, f"{SECRET} wait", f"thread about {SECRET}")
     await asyncio.wait_for(Hoarder.waiting.wait(), TIMEOUT_S)
     return waits
 
@@ -107,7 +107,7 @@ async def test_nothing_is_left_of_what_the_key_of_a_person_asked(tmp_path: Path,
         left = await running.rows(SECRET, EDITOR.address, ADA)
         assert [row for row in left if not row.startswith("api_keys:")] == []
         assert await running.rows(OTHERS) == others
-        assert (await read_all(running.ask(EDITOR, "again")))[-1].type == "request.completed"
+        assert (await read_all(await running.ask(EDITOR, "again")))[-1].type == "request.completed"
 
 
 async def test_what_a_key_of_a_person_asked_is_deleted_with_the_person(tmp_path: Path, expected_errors: ExpectedErrors) -> None:

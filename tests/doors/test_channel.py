@@ -22,7 +22,7 @@ WEBSITE, SHOP = make_caller("website"), make_caller("shop")
 async def test_a_request_is_answered_and_stored(url: str) -> None:
     desk = Desk()
     async with run_behind_doors(url, desk) as running:
-        reply = running.agent.ask(WEBSITE, {"query": "hello"}, thread="t")
+        reply = await running.agent.ask(WEBSITE, {"query": "hello"}, thread="t")
         events = await read_all(reply)
         assert texts_of(events) == ["done: hello"]
         assert events[-1].type == "request.completed"
@@ -35,7 +35,7 @@ async def test_a_request_is_answered_and_stored(url: str) -> None:
 
 async def test_the_pieces_of_a_stream_come_as_they_are_written(url: str) -> None:
     async with run_behind_doors(url, Desk()) as running:
-        events = await read_all(running.agent.ask(WEBSITE, {"query": "stream"}))
+        events = await read_all(await running.agent.ask(WEBSITE, {"query": "stream"}))
     assert [event.type for event in events if event.type.startswith("stream")] == [
         "stream.start",
         *["stream.chunk"] * 3,
@@ -47,8 +47,8 @@ async def test_the_pieces_of_a_stream_come_as_they_are_written(url: str) -> None
 async def test_a_repeated_request_runs_once_and_an_answer_is_fetched_after_a_restart(url: str) -> None:
     desk, request_id = Desk(), uuid4()
     async with run_behind_doors(url, desk) as running:
-        first = running.agent.ask(WEBSITE, {"query": "wait here"}, request_id=request_id)
-        second = running.agent.ask(WEBSITE, {"query": "wait here"}, request_id=request_id)
+        first = await running.agent.ask(WEBSITE, {"query": "wait here"}, request_id=request_id)
+        second = await running.agent.ask(WEBSITE, {"query": "wait here"}, request_id=request_id)
         fetched = await running.agent.fetch(WEBSITE, request_id)
         assert fetched is not None
         assert await running.agent.find_state(WEBSITE, request_id) == "running"
@@ -58,9 +58,9 @@ async def test_a_repeated_request_runs_once_and_an_answer_is_fetched_after_a_res
         assert len(desk.seen) == 1
     async with run_behind_doors(url, desk) as running:
         assert await running.agent.find_state(WEBSITE, request_id) == "answered"
-        again = running.agent.ask(WEBSITE, {"query": "wait here"}, request_id=request_id)
+        again = await running.agent.ask(WEBSITE, {"query": "wait here"}, request_id=request_id)
         assert texts_of(await read_all(again)) == ["done: wait here"]
-        other = running.agent.ask(WEBSITE, {"query": "something else"}, request_id=request_id)
+        other = await running.agent.ask(WEBSITE, {"query": "something else"}, request_id=request_id)
         [refusal] = await read_all(other)
         assert (refusal.type, refusal.data["code"]) == ("request.refused", 400)
     assert len(desk.seen) == 1
@@ -69,7 +69,7 @@ async def test_a_repeated_request_runs_once_and_an_answer_is_fetched_after_a_res
 async def test_a_request_that_runs_at_a_stop_is_interrupted_and_answered_later(url: str) -> None:
     desk, request_id = Desk(), uuid4()
     async with run_behind_doors(url, desk) as running:
-        reply = running.agent.ask(WEBSITE, {"query": "wait a bit"}, request_id=request_id)
+        reply = await running.agent.ask(WEBSITE, {"query": "wait a bit"}, request_id=request_id)
         await eventually(lambda: len(desk.seen) == 1)
     [*_, last] = await read_all(reply)
     assert last.type == "request.interrupted"
@@ -84,7 +84,7 @@ async def test_a_request_that_runs_at_a_stop_is_interrupted_and_answered_later(u
 async def test_another_caller_gets_nothing_by_an_id_that_it_knows(url: str) -> None:
     request_id, user = uuid4(), WEBSITE.for_user("ada@example.org")
     async with run_behind_doors(url, Desk()) as running:
-        await read_all(running.agent.ask(user, {"query": "hello"}, request_id=request_id, thread="t"))
+        await read_all(await running.agent.ask(user, {"query": "hello"}, request_id=request_id, thread="t"))
         for other in (SHOP, WEBSITE, WEBSITE.for_user("ben@example.org"), SHOP.for_user("ada@example.org")):
             assert await running.agent.fetch(other, request_id) is None
             assert await running.agent.find_state(other, request_id) is None
@@ -95,7 +95,7 @@ async def test_another_caller_gets_nothing_by_an_id_that_it_knows(url: str) -> N
 async def test_a_cancelled_request_ends_its_replies(url: str) -> None:
     desk, request_id = Desk(), uuid4()
     async with run_behind_doors(url, desk) as running:
-        reply = running.agent.ask(WEBSITE, {"query": "wait"}, request_id=request_id)
+        reply = await running.agent.ask(WEBSITE, {"query": "wait"}, request_id=request_id)
         await eventually(lambda: len(desk.seen) == 1)
         assert await running.agent.cancel(WEBSITE, request_id)
         assert (await read_all(reply))[-1].type == "request.cancelled"
@@ -106,7 +106,7 @@ async def test_a_cancelled_request_ends_its_replies(url: str) -> None:
 
 async def test_a_key_that_is_revoked_is_refused(url: str) -> None:
     async with run_behind_doors(url, Desk(), {"shop": ""}) as running:
-        [refusal] = await read_all(running.agent.ask(WEBSITE, {"query": "hello"}))
+        [refusal] = await read_all(await running.agent.ask(WEBSITE, {"query": "hello"}))
     assert (refusal.type, refusal.data["code"]) == ("request.refused", 403)
 
 
@@ -114,8 +114,8 @@ async def test_a_question_to_the_caller_is_answered_and_the_request_goes_on(url:
     request_id = uuid4()
     async with run_behind_doors(url, Desk()) as running:
         agent = running.agent
-        waiting = agent.ask(WEBSITE, {"query": "ask me"}, request_id=request_id, thread="t", waits=True)
-        events = await read_all(agent.ask(WEBSITE, {"query": "ask me"}, request_id=request_id, thread="t"))
+        waiting = await agent.ask(WEBSITE, {"query": "ask me"}, request_id=request_id, thread="t", waits=True)
+        events = await read_all(await agent.ask(WEBSITE, {"query": "ask me"}, request_id=request_id, thread="t"))
         assert events[-1].type == "request.parked"
         assert "Which colour?" in texts_of(events)[0]
         assert await agent.find_state(WEBSITE, request_id) == "waiting"
@@ -141,12 +141,12 @@ async def test_a_request_is_found_whose_question_is_answered_while_it_is_read(ur
         agent, database = running.agent, running.agent.repository.database
 
         async def find_reply() -> list[DoorEvent]:
-            fetched = agent.ask(WEBSITE, **asked, waits=True) if is_repeated else None
+            fetched = await agent.ask(WEBSITE, **asked, waits=True) if is_repeated else None
             reply = fetched or await agent.fetch(WEBSITE, asked["request_id"], waits=True)
             assert reply is not None
             return await read_all(reply)
 
-        await read_all(agent.ask(WEBSITE, **asked))
+        await read_all(await agent.ask(WEBSITE, **asked))
         [asked_here] = await agent.find_questions(WEBSITE)
         [question] = await agent.repository.questions.find_by_code(asked_here.code)
         for _ in range(database.reader_connections):
@@ -167,7 +167,7 @@ async def test_a_key_for_a_person_counts_for_them_and_has_none_of_their_data(url
     caller = make_caller("ada-laptop", "ada@localhost")
     desk = Desk()
     async with run_behind_doors(url, desk, {"ada-laptop": "ada@localhost"}) as running:
-        await read_all(running.agent.ask(caller, {"query": "hello"}))
+        await read_all(await running.agent.ask(caller, {"query": "hello"}))
         usage = running.runtime.runner.quota_limit.usage_of("ada@localhost")
         assert usage.messages == 1
         [conversation] = await running.runtime.runner.repository.list_conversations(caller.address)
@@ -180,7 +180,7 @@ async def test_a_caller_who_has_lost_access_sees_and_changes_nothing_of_before(u
     request_id = uuid4()
     async with run_behind_doors(url, Desk()) as running:
         agent, access = running.agent, running.runtime.gateway.access
-        await read_all(agent.ask(WEBSITE, {"query": "ask me"}, request_id=request_id))
+        await read_all(await agent.ask(WEBSITE, {"query": "ask me"}, request_id=request_id))
         [question] = await agent.find_questions(WEBSITE)
         callers, access.callers = access.callers, {}
         assert await agent.find_state(WEBSITE, request_id) is None
@@ -196,7 +196,7 @@ async def test_a_fetch_that_is_cancelled_leaves_no_reply_open(url: str) -> None:
     request_id = uuid4()
     async with run_behind_doors(url, Desk()) as running, AsyncExitStack() as busy:
         agent, database = running.agent, running.agent.repository.database
-        await read_all(agent.ask(WEBSITE, {"query": "hello"}, request_id=request_id))
+        await read_all(await agent.ask(WEBSITE, {"query": "hello"}, request_id=request_id))
         for _ in range(database.reader_connections):
             await busy.enter_async_context(database._reader_slots)
         fetching = asyncio.create_task(agent.fetch(WEBSITE, request_id))
@@ -218,7 +218,7 @@ async def test_who_waits_at_another_address_is_told_if_the_answer_cannot_be_read
     desk, request_id = SlowPainter(), uuid4()
     async with run_behind_doors(url, desk) as running:
         agent = running.agent
-        await read_all(agent.ask(WEBSITE, {"query": "paint"}, request_id=request_id))
+        await read_all(await agent.ask(WEBSITE, {"query": "paint"}, request_id=request_id))
         later = await agent.fetch(WEBSITE, request_id, waits=True)
         assert later is not None
         [question] = await agent.find_questions(WEBSITE)

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol, cast, get_args, get_origin, get_ty
 from pydantic import ConfigDict, TypeAdapter
 
 from ...contracts import QuestionState
+from ...doors import RunningDoor
 from ...exceptions import ConfigError, CoReasonError, StoreError
 from ...memory import ErasureReport
 from ...operations.definition import KNOWN_ERRORS
@@ -40,6 +41,8 @@ _STOP_S = 0.2
 _MOVES = 30
 _MOVE_S = 0.2
 """The most times that a caller asks again, and the time in between, while an agent goes from one worker to another."""
+TAKEOVER_S = 10.0
+"""The time for which a caller at a door waits for the next worker of its agent."""
 _FLAG = "should_go_on"
 """The argument that is a function: a call with it may be ended early."""
 _UNDONE_BY = {"refuse_person": "admit_person", "hold_turns": "release_turns"}
@@ -102,7 +105,7 @@ class _Method(NamedTuple):
     def of(cls, function: Callable[..., Any]) -> _Method:
         hints = get_type_hints(function, localns=_TYPES)
         result = hints.pop("return")
-        if get_origin(result) is not None and issubclass(get_origin(result), Awaitable):
+        if isinstance(origin := get_origin(result), type) and issubclass(origin, Awaitable):
             result = get_args(result)[0]
         has_flag = hints.pop(_FLAG, None) is not None
         arguments: Any = tuple[tuple(hints.values())] if hints else tuple[()]  # type: ignore[misc]  # built at run time
@@ -124,18 +127,25 @@ class WorkerCalls:
     """The calls that this worker makes and answers.
 
     `find_target` returns what is asked: the agent with a bare JID, or for "" the worker itself; None if it is not here.
+    `find_door` returns the door of an agent.
     """
 
-    def __init__(self, calls: CallTable, find_target: Callable[[str], RunningAgent | RunningWorker | None]) -> None:
+    def __init__(
+        self,
+        calls: CallTable,
+        find_target: Callable[[str], RunningAgent | RunningWorker | None],
+        find_door: Callable[[str], RunningDoor | None] = lambda agent: None,
+    ) -> None:
         self._calls = calls
         self._find_target = find_target
+        self._find_door = find_door
         self._wake = asyncio.Event()
         self._waiting: dict[int, asyncio.Future[str]] = {}
         """The calls of this worker that are stored and have no answer yet."""
         self._serving: dict[int, asyncio.Task[None]] = {}
         self._stopped: set[int] = set()
         """The calls to this worker that run, and those of them that are to end early."""
-        self._lasting: dict[tuple[int, str, str, str], RunningAgent | RunningWorker] = {}
+        self._lasting: dict[tuple[int, str, str, str], RunningAgent | RunningWorker | RunningDoor] = {}
         """The calls that undo what lasts, for a caller that ends: caller, agent, method, arguments; and their target."""
         self._task = asyncio.create_task(self._run(), name="worker-calls")
 
@@ -161,6 +171,14 @@ class WorkerCalls:
         """Return an agent (a bare JID) that another worker serves. If it changes its worker, the new one is asked."""
         return cast(RunningAgent, _Remote(_methods(RunningAgent), partial(self._ask_agent, agent, [])))
 
+    def door(self, agent: str) -> RunningDoor:
+        """Return the door of an agent (a bare JID) that another worker serves.
+
+        If it changes its worker, the new one is asked. ConnectionError if there is none for some seconds. A method may have
+        been called at a worker that has ended since.
+        """
+        return cast(RunningDoor, _Remote(_methods(RunningDoor), partial(self._ask_door, agent)))
+
     def worker(self, worker: int) -> RunningWorker:
         """Return another worker."""
         return cast(RunningWorker, _Remote(_methods(RunningWorker), partial(self._ask_worker, worker)))
@@ -180,6 +198,15 @@ class WorkerCalls:
         raise StoreError(
             f"{agent}: no worker serves it at the moment; run the same again once `spade-coreason status` shows it online"
         )
+
+    async def _ask_door(self, agent: str, method: str, arguments: str, should_go_on: Callable[[], bool] | None) -> str:
+        deadline = asyncio.get_running_loop().time() + TAKEOVER_S
+        while True:
+            with suppress(_MovedError, _WorkerEndedError):
+                return (await self._ask(partial(self._calls.ask_agent, agent=agent), agent, method, arguments, None))[1]
+            if asyncio.get_running_loop().time() > deadline:
+                raise ConnectionError(f"{agent} does not run at the moment")
+            await asyncio.sleep(_MOVE_S)
 
     async def _ask_worker(self, worker: int, method: str, arguments: str, should_go_on: Callable[[], bool] | None) -> str:
         try:
@@ -217,7 +244,7 @@ class WorkerCalls:
                 self._wake.set()
             answer = json.loads(answered.result())
         except _EndedError:
-            raise StoreError(
+            raise _WorkerEndedError(
                 f"{what}: the worker that was asked has ended before it answered; run the same again, which does what is left"
             ) from None
         finally:
@@ -287,10 +314,14 @@ class WorkerCalls:
             self._stopped.discard(call.id)
 
     async def _answer(self, call: StoredCall) -> dict[str, Any]:
-        target = self._find_target(call.agent)
+        methods = _methods(RunningAgent if call.agent else RunningWorker)
+        target: RunningAgent | RunningWorker | RunningDoor | None
+        if is_door := call.method in _methods(RunningDoor):
+            methods, target = _methods(RunningDoor), self._find_door(call.agent)
+        else:
+            target = self._find_target(call.agent)
         if target is None:
             return {"moved": True}
-        methods = _methods(RunningAgent if call.agent else RunningWorker)
         try:
             if (method := methods.get(call.method)) is None:
                 raise CoReasonError(f"the worker has another version and does not know {call.method}; restart it")
@@ -298,12 +329,14 @@ class WorkerCalls:
             self._note_lasting(call, target, result)
         except (CoReasonError, ValueError) as error:
             return {"error": _write_error(error)}
-        except Exception:
+        except Exception as error:
+            if is_door and isinstance(error, ConnectionError):  # the agent is about to start or to stop
+                return {"moved": True}
             log.exception("%s: the call %s of another worker failed", call.agent, call.method)
             return {"error": _write_error(CoReasonError("the worker failed to do this; its log has the reason"))}
         return {"result": method.result.dump_json((result,)).decode()}
 
-    def _note_lasting(self, call: StoredCall, target: RunningAgent | RunningWorker, result: object) -> None:
+    def _note_lasting(self, call: StoredCall, target: RunningAgent | RunningWorker | RunningDoor, result: object) -> None:
         if (undoing := _UNDONE_BY.get(call.method)) is not None and result is not False:
             self._lasting[call.caller, call.agent, undoing, call.arguments] = target
         self._lasting.pop((call.caller, call.agent, call.method, call.arguments), None)
@@ -311,6 +344,10 @@ class WorkerCalls:
 
 class _EndedError(Exception):
     """The worker that was asked has ended before it answered."""
+
+
+class _WorkerEndedError(StoreError):
+    """The same, as a sentence."""
 
 
 class _Remote:

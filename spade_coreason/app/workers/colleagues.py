@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
+from ...doors import RunningDoor
 from ...exceptions import StoreError
 from ...operations.host import RunningAgent
 from ...operations.status import AgentStatus, PlatformStatus, TakeoverStatus, WorkerStatus
@@ -22,16 +23,20 @@ _POLL_S = 0.1
 class Colleagues:
     """The other workers of a database, as the worker of `leases` and `calls` sees them.
 
-    `find_target` returns what the others ask (see `WorkerCalls`).
+    `find_target` and `find_door` return what the others ask (see `WorkerCalls`).
     """
 
     def __init__(
-        self, leases: Leases, calls: CallTable, find_target: Callable[[str], RunningAgent | RunningWorker | None]
+        self,
+        leases: Leases,
+        calls: CallTable,
+        find_target: Callable[[str], RunningAgent | RunningWorker | None],
+        find_door: Callable[[str], RunningDoor | None] = lambda agent: None,
     ) -> None:
         self.leases = leases
         self.worker = leases.worker
         self._calls = calls
-        self.calls = WorkerCalls(calls, find_target)
+        self.calls = WorkerCalls(calls, find_target, find_door)
 
     async def find_agent(self, agent: str, *, changes: bool) -> RunningAgent | None:
         """Return an agent (a bare JID) that another worker serves; None if no worker can.

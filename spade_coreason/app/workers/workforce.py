@@ -49,6 +49,10 @@ class Serving(Protocol):
         """Return the agents (bare JIDs) that it serves."""
         ...
 
+    async def note(self, table: LeaseTable) -> None:
+        """Take the leases as they are now."""
+        ...
+
     async def take(self, agents: Sequence[str]) -> None:
         """Begin to serve agents (bare JIDs), which no other worker serves now."""
         ...
@@ -80,6 +84,11 @@ class Workforce:
     def has_lapsed(self) -> bool:
         """True if the lease was not renewed in time, so that another worker may have taken over."""
         return self._renewal.has_lapsed
+
+    @property
+    def has_joined(self) -> bool:
+        """True once it has taken its first share of the agents."""
+        return self._task is not None
 
     async def join(self) -> None:
         """Take a share of the agents for the first time."""
@@ -116,6 +125,7 @@ class Workforce:
         """Take and give back what is due now."""
         known = {*self._serving.list_agents(), *self._leaving_agents}
         table = await self.leases.read()
+        await self._serving.note(table)
         me = self.leases.worker
         if (is_away := self._is_away(table)) != table.is_away(me):
             await self.leases.set_away(is_away)

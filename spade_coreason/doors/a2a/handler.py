@@ -124,7 +124,7 @@ class AgentHandler(RequestHandler):
             metadata["message_metadata"] = read_metadata(message)
         if content.capability is not None:
             metadata["capability"] = content.capability
-        reply = self._agent.ask(
+        reply = await self._agent.ask(
             caller,
             content.payload,
             request_id=task_id,
@@ -142,7 +142,7 @@ class AgentHandler(RequestHandler):
                 await self._agent.repository.doors.delete_files(caller.address, task_id)
         else:
             await reply.stored
-            if self._agent.is_paused and live.progress.status.state == a2a_pb2.TASK_STATE_SUBMITTED:
+            if await self._agent.is_paused() and live.progress.status.state == a2a_pb2.TASK_STATE_SUBMITTED:
                 live.pause()
         return live
 

@@ -58,9 +58,12 @@ class A2ADoor:
         agent = self._doors.find(DOOR, caller, name)
         if agent is None:
             raise HttpError(404, _NO_AGENT)
-        if not agent.is_open:
-            raise HttpError(503, "the agent does not run at the moment; try again", retry_after_s=_RETRY_AFTER_S)
-        if not agent.is_allowed(caller):
+        try:
+            is_allowed = await agent.is_allowed(caller)
+        except ConnectionError as error:
+            text = "the agent does not run at the moment; try again"
+            raise HttpError(503, text, retry_after_s=_RETRY_AFTER_S) from error
+        if not is_allowed:
             raise HttpError(403, "you have no access to this agent; ask its operator")
         made_for, router = self._routers.get(name, (None, None))
         if router is None or made_for is not agent:

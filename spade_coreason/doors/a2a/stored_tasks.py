@@ -15,8 +15,7 @@ from google.protobuf.json_format import ParseDict
 from pydantic_core import from_json
 
 from ...contracts.base import utc_now
-from ...domain.channel_kinds import DOOR_CHANNEL
-from ...domain.identifiers import candidate_conversation_ids, derive_request_key, recover_thread
+from ...domain.identifiers import candidate_conversation_ids, recover_thread
 from ...storage import DUPLICATE_DAYS, KnownRequest, OwnTurn
 from ..caller import Caller
 from ..doors import DoorAgent
@@ -70,8 +69,7 @@ class StoredTasks:
 
     async def find(self, caller: Caller, task_id: UUID) -> KnownRequest | None:
         """Return the request with the id of a task, or None."""
-        key = derive_request_key(self._agent.jid, caller.address, task_id)
-        known = await self._agent.repository.inbox.load_request(key.bytes, caller.address)
+        known = await self._agent.find_request(caller, task_id)
         if known is None or (known.turn_row and known.turn is None):
             return None  # there is none, or its turn was deleted
         thread = self._thread_of(known, caller)
@@ -140,9 +138,8 @@ class StoredTasks:
 
     async def _load_open(self, caller: Caller) -> list[a2a_pb2.Task]:
         """Return the tasks that are not over, the latest first."""
-        inbox = self._agent.repository.inbox
         tasks = []
-        for received_at, is_parked, text in await inbox.load_open_of(caller.address, DOOR_CHANNEL):
+        for received_at, is_parked, text in await self._agent.list_open(caller):
             request = from_json(text)
             if (request.get("thread") or "").startswith(THREAD_PREFIX) and request.get("request_id"):
                 tasks.append(await self._make_open(caller, request, received_at, is_parked=is_parked))

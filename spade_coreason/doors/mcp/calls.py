@@ -168,11 +168,11 @@ class AgentToolCall:
                 raise ValueError("there is no request with this request_id, or it is older than seven days")
         if not arguments.payload and self._tool.needs_arguments:
             raise ValueError("the call has no arguments for the agent; give those of the input schema, such as `query`")
-        if self._agent.is_paused:
+        if await self._agent.is_paused():
             raise _PausedError
         capability = self._tool.capability
         await asyncio.to_thread(capability.validate_input, arguments.payload)
-        return self._agent.ask(
+        return await self._agent.ask(
             self._caller,
             arguments.payload,
             request_id=request_id,

@@ -211,8 +211,9 @@ class _OpenAIDoor:
             raise not_running()
         caller = caller_of(request)
         # Nobody would read the answer to a new request when a pause ends.
-        is_repeated = agent.is_paused and await agent.find_state(caller, request_id) is not None
-        if waits and agent.is_paused and not is_repeated:
+        is_paused = await agent.is_paused()
+        is_repeated = is_paused and await agent.find_state(caller, request_id) is not None
+        if waits and is_paused and not is_repeated:
             raise paused()
         conversations = Conversations(agent, caller)
         place = await conversations.enter(question, request_id, body, name=name, previous=previous)
@@ -227,7 +228,7 @@ class _OpenAIDoor:
         payload: dict[str, Any] = {"query": question.text or "\n".join(each["url"] for each in attachments)}
         if attachments:
             payload["attachments"] = attachments
-        reply = agent.ask(caller, payload, request_id=request_id, thread=place.thread)
+        reply = await agent.ask(caller, payload, request_id=request_id, thread=place.thread)
         asked = _Asked(agent, caller, question, conversations, place, reply)
         try:
             if reply.stored is None:

@@ -13,8 +13,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from ...contracts import ErrorCode
-from ...domain.channel_kinds import DOOR_CHANNEL
-from ...domain.identifiers import derive_request_key, digest_request
+from ...domain.identifiers import digest_request
 from ...exceptions import StoreError
 from ..authentication import WrongSecrets
 from ..channel import DoorReply
@@ -166,7 +165,7 @@ class _WebhookDoor:
         """Ask the agent, and wait until the request is stored. Raise HttpError if it is not."""
         try:
             agent = self._find_agent(live)
-            reply = agent.ask(
+            reply = await agent.ask(
                 live.caller, event.payload, request_id=request_id, thread=live.stored.thread, metadata=event.metadata
             )
         except ConnectionError as error:
@@ -178,17 +177,14 @@ class _WebhookDoor:
                 await reply.stored
                 if not await self._is_same(live, request_id, event):
                     raise HttpError(HTTPStatus.CONFLICT, _OTHER_BODY)
-            except StoreError as error:
+            except (StoreError, ConnectionError) as error:
                 raise _not_stored() from error
         finally:
             reply.close()
 
     async def _is_same(self, live: LiveWebhook, request_id: UUID, event: WebhookEvent) -> bool:
         """Return True unless the request that is stored under an id asks something else."""
-        assert self._doors.host is not None
-        agent = live.stored.agent
-        key = derive_request_key(agent, live.caller.address, request_id)
-        stored = await self._doors.host.repository(agent).inbox.load_earlier(key.bytes, DOOR_CHANNEL)
+        stored = await self._find_agent(live).find_request(live.caller, request_id)
         return stored is None or stored.digest == digest_request(event.payload, None)
 
     def _find_agent(self, live: LiveWebhook) -> DoorAgent:

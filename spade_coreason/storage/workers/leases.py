@@ -107,6 +107,8 @@ class Lease(NamedTuple):
     lost_worker: str | None
     lost_at: int | None
     lost_reason: str | None
+    manifest_version: int
+    """The number of changes of the manifest that doors show."""
 
 
 class LeaseTable(NamedTuple):
@@ -241,6 +243,20 @@ def read_cards(connection: Connection, since: int) -> list[tuple[str, str, int]]
     """Return the agents whose cards have changed since a time in microseconds, with the cards and the times."""
     query = select(leases.c.agent, leases.c.card, leases.c.card_at).where(leases.c.card_at > since)
     return [(row.agent, row.card, row.card_at) for row in connection.execute(query)]
+
+
+def save_manifest(connection: Connection, worker: int, agent: str, manifest: str) -> None:
+    """Store the manifest of an agent for the doors of other workers, if this one still serves it, and wake them."""
+    own = update(leases).where(leases.c.agent == agent, leases.c.worker == worker)
+    connection.execute(own.values(manifest=manifest, manifest_version=leases.c.manifest_version + 1))
+    wake_others(connection)
+
+
+def load_manifests(connection: Connection, agents: Collection[str]) -> dict[str, tuple[int, str]]:
+    """Return the manifests of agents with their versions, of those that have one."""
+    columns = leases.c.agent, leases.c.manifest_version, leases.c.manifest
+    rows = connection.execute(select(*columns).where(leases.c.agent.in_(agents), leases.c.manifest.is_not(None)))
+    return {row.agent: (row.manifest_version, row.manifest) for row in rows}
 
 
 def wake_others(connection: Connection) -> None:
@@ -410,6 +426,19 @@ class Leases:
             return read_cards(connection, since), read_owners(connection)
 
         return await self._database.read(work, is_background=True)
+
+    async def save_manifests(self, manifests: Mapping[str, str]) -> None:
+        """Store the manifests of agents that this worker serves, as JSON, for the doors of other workers."""
+
+        def work(connection: Connection) -> None:
+            for agent, manifest in manifests.items():
+                save_manifest(connection, self.worker, agent, manifest)
+
+        await self._database.write(work)
+
+    async def load_manifests(self, agents: Collection[str]) -> dict[str, tuple[int, str]]:
+        """Return the manifests of agents with their versions, of those that have one."""
+        return await self._database.read(lambda connection: load_manifests(connection, agents))
 
     async def set_away(self, is_away: bool) -> None:
         """Note that this worker does not reach the XMPP server, but another one does; or that this is over."""

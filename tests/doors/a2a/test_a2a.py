@@ -412,7 +412,7 @@ async def test_nothing_crosses_between_callers_and_doors(server: A2AServer, desk
         events = aiter(client.send_message(message_of("wait", "m3", context_id="trip")))
         waiting = (await anext(events)).task
         other_door = uuid4()
-        await read_all(server.running.agent.ask(CALLERS[KEY], {"query": "x"}, request_id=other_door, thread="t"))
+        await read_all(await server.running.agent.ask(CALLERS[KEY], {"query": "x"}, request_id=other_door, thread="t"))
         with pytest.raises(TaskNotFoundError):
             await client.get_task(a2a_pb2.GetTaskRequest(id=str(other_door)))
         assert (await client.list_tasks(a2a_pb2.ListTasksRequest(context_id="t"))).total_size == 0

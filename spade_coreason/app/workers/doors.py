@@ -1,0 +1,424 @@
+"""Doors across workers: any worker answers for any agent. What is asked goes to the worker of the agent as a call
+(worker_calls.py), and the events of the reply come back by its mailbox. The answer itself is stored: a fetch gets it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection, Mapping
+from secrets import token_hex
+from typing import Any
+from uuid import UUID
+
+from pydantic_core import from_json, to_json
+
+from ...contracts import AgentDefinition, AgentRequest
+from ...doors import (
+    NOT_STORED,
+    Accepted,
+    Caller,
+    DoorEvent,
+    DoorReply,
+    Doors,
+    LocalDoor,
+    Reader,
+    RunningDoor,
+    UnansweredRequest,
+)
+from ...exceptions import StoreError
+from ...runtime import RequestState
+from ...storage import MAX_MESSAGE_BYTES, AgentRepository, Commit, Database, KnownRequest, Leases, LeaseTable, WorkerMailbox
+from .calls import WorkerCalls
+
+log = logging.getLogger(__name__)
+
+_HEADER_BYTES = 200
+_RETRY_S = 0.5
+_LATE_S = 1.0
+"""The time in which the last events of a worker may come after its agent has another one."""
+_END_S = 1.0
+"""The time in which the last events are sent when the worker stops."""
+_MAX_EARLY = 1_000
+"""The most messages that wait until it is known from which worker they have to come."""
+_PART, _WHOLE, _CLOSED = "+", ".", "x"
+"""The kinds of messages: a part of events, the last or only part, and that a reply is not read any more."""
+_MOVED = "the agent goes on in another worker"
+_LOST = "the connection with the worker of the agent was interrupted"
+
+
+class IncomingReply:
+    """A reply that comes from another worker."""
+
+    def __init__(self, agent: str) -> None:
+        self.agent = agent
+        self.key = token_hex(16)
+        self.reply: DoorReply
+        self.origin: Accepted | None = None
+        """The worker from which it comes, once that is known."""
+        self.early: list[tuple[str, str, int, str]] = []
+        """The messages that came before."""
+        self.parts: list[str] = []
+        self.next_number = 0
+        self.is_ended = False
+        """True if its worker sends no more."""
+
+    def take(self, kind: str, sender: str, number: int, text: str) -> None:
+        """Take a message, whose number is that of the one before and one."""
+        if self.origin is None:
+            self.early.append((kind, sender, number, text))
+            if len(self.early) > _MAX_EARLY:
+                self.reply.interrupt(_LOST)
+            return
+        if sender != self.origin.mailbox or number < self.next_number:
+            return  # of an earlier worker, or sent twice
+        if number > self.next_number:
+            self.reply.interrupt(_LOST)
+            return
+        self.next_number += 1
+        self.parts.append(text)
+        if kind == _PART:
+            return
+        text, self.parts = "".join(self.parts), []
+        try:
+            events = [DoorEvent(str(kind), dict(data)) for kind, data in from_json(text)]
+        except (ValueError, TypeError):
+            self.reply.interrupt(_LOST)
+            return
+        for event in events:
+            self.is_ended = event.is_final and not (event.type == "request.parked" and self.reply.waits)
+            self.reply.put(event, len(text) // len(events))
+
+    def accept(self, origin: Accepted) -> None:
+        """Take the messages of a worker from now on, and those that it has sent already."""
+        self.origin = origin
+        early, self.early = self.early, []
+        for message in early:
+            self.take(*message)
+
+
+class RemoteDoors:
+    """The doors of agents that other workers serve, and the replies of agents here that are read in other workers.
+
+    `configured` are the agents (bare JIDs) with the doors that they list. Without any there is nothing to do, and no mailbox.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        leases: Leases,
+        calls: WorkerCalls,
+        doors: Doors,
+        configured: Mapping[str, Collection[str]],
+    ) -> None:
+        self.worker = leases.worker
+        self.calls = calls
+        self.mailbox = WorkerMailbox(database.url, self._take, lambda: self.interrupt(_LOST))
+        self.database = database
+        self._leases = leases
+        self._doors = doors
+        self._configured = {agent: names for agent, names in configured.items() if names}
+        self._incoming: dict[str, IncomingReply] = {}
+        self._outgoing: dict[str, tuple[Reader, DoorReply, asyncio.Task[None]]] = {}
+        self._changed = asyncio.Event()
+        self._versions: dict[str, int] = {}
+        """The versions of the manifests that are known."""
+        self._manifests: dict[str, str] = {}
+        self._unsaved: dict[str, str] = {}
+        """The manifests of agents here that are not stored yet."""
+        self._saving: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to exchange replies with other workers."""
+        if self._configured:
+            self.mailbox.start()
+
+    async def drain(self, timeout_s: float) -> None:
+        """Wait until the replies of other workers are read, and end those that are not after a time."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                while self._incoming:
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            self.interrupt("the platform stops, and goes on after its next start")
+
+    async def close(self) -> None:
+        """Send the last events, and end."""
+        tasks = [task for _, _, task in self._outgoing.values()]
+        if tasks:
+            await asyncio.wait(tasks, timeout=_END_S)
+        if self._saving is not None:
+            tasks.append(self._saving)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self.mailbox.close()
+
+    # What is known of the agents of other workers
+
+    def publish(self, agent: str, manifest: AgentDefinition) -> None:
+        """Let the other workers know the manifest of an agent (a bare JID) that this one serves."""
+        text = manifest.model_dump_json()
+        if agent in self._configured and self._manifests.get(agent) != text:
+            self._manifests[agent] = self._unsaved[agent] = text
+            if self._saving is None or self._saving.done():
+                self._saving = asyncio.create_task(self._save_manifests())
+
+    async def _save_manifests(self) -> None:
+        while self._unsaved:
+            unsaved, self._unsaved = self._unsaved, {}
+
+            try:
+                await self._leases.save_manifests(unsaved)
+            except StoreError as error:
+                log.debug("the manifests of agents cannot be stored yet: %s", error)
+                self._unsaved = unsaved | self._unsaved
+                await asyncio.sleep(_RETRY_S)
+
+    async def note(self, table: LeaseTable) -> None:
+        """Take the leases as they are now: who serves what, and which manifests have changed."""
+        for incoming in list(self._incoming.values()):
+            lease, origin = table.leases.get(incoming.agent), incoming.origin
+            if origin is not None and (lease is None or lease.worker != origin.worker):
+                asyncio.get_running_loop().call_later(_LATE_S, incoming.reply.interrupt, _MOVED)
+        alive = {worker.id for worker in table.workers}
+        for reader, reply, _ in list(self._outgoing.values()):
+            if reader.worker not in alive:
+                reply.close()
+        changed = [
+            agent
+            for agent, lease in table.leases.items()
+            if agent in self._configured and lease.manifest_version != self._versions.get(agent, 0)
+        ]
+        if not changed:
+            return
+        for agent, (version, text) in (await self._leases.load_manifests(changed)).items():
+            self._versions[agent] = version
+            if not self._doors.is_local(agent):
+                self._show(agent, text)
+
+    def _show(self, agent: str, text: str) -> None:
+        try:
+            manifest = AgentDefinition.model_validate_json(text)
+        except ValueError:
+            log.warning("%s: its manifest was stored by another version; this worker shows an older one", agent)
+            return
+        self._manifests[agent] = text
+        self._doors.add_door(agent, self.door(agent), manifest, self._configured[agent])
+
+    def door(self, agent: str) -> RemoteDoor:
+        """Return the door of an agent that another worker serves."""
+        return RemoteDoor(self, agent)
+
+    # The side of the worker that reads
+
+    async def expect(self, agent: str, caller: Caller, request_id: UUID, *, waits: bool) -> tuple[IncomingReply, Reader]:
+        """Return a reply that is about to come, and where it is read. Raise ConnectionError if nothing can come."""
+        await self.mailbox.wait_until_open()
+        incoming = IncomingReply(agent)
+        incoming.reply = DoorReply(_Source(self, incoming), caller, request_id, waits=waits)
+        self._incoming[incoming.key] = incoming
+        return incoming, Reader(self.worker, self.mailbox.address, incoming.key)
+
+    def forget(self, incoming: IncomingReply) -> None:
+        """Read a reply no more, and tell the worker that sends it."""
+        if self._incoming.pop(incoming.key, None) is None:
+            return
+        self._changed.set()
+        if incoming.origin is not None and not incoming.is_ended:
+            self._post(incoming.origin.mailbox, _CLOSED, incoming.key, 0, "")
+
+    def interrupt(self, reason: str) -> None:
+        """End all replies that come from other workers."""
+        for incoming in list(self._incoming.values()):
+            incoming.reply.interrupt(reason)
+
+    def _take(self, message: str) -> None:
+        try:
+            self._read(message)
+        except ValueError as error:
+            log.debug("a message of another worker cannot be read: %s", error)
+
+    def _read(self, message: str) -> None:
+        kind, sender, key, number, text = message.split(" ", 4)
+        if kind == _CLOSED:
+            if (outgoing := self._outgoing.get(key)) is not None:
+                outgoing[1].close()
+        elif (incoming := self._incoming.get(key)) is not None:
+            incoming.take(kind, sender, int(number), text)
+        else:
+            self._post(sender, _CLOSED, key, 0, "")
+
+    def _post(self, mailbox: str, kind: str, key: str, number: int, text: str) -> None:
+        self.mailbox.post(mailbox, f"{kind} {self.mailbox.address} {key} {number} {text}")
+
+    # The side of the worker that serves the agent
+
+    def find_running(self, agent: str) -> RunningDoor | None:
+        """Return the door of an agent that runs here, as other workers ask it."""
+        door = self._doors.find_local(agent)
+        return None if door is None else _ServedDoor(self, door)
+
+    def deliver(self, reader: Reader, reply: DoorReply) -> None:
+        """Send the events of a reply to its reader, until its end."""
+        task = asyncio.create_task(self._deliver(reader, reply))
+        self._outgoing[reader.key] = reader, reply, task
+        task.add_done_callback(lambda _: self._outgoing.pop(reader.key))
+
+    async def _deliver(self, reader: Reader, reply: DoorReply) -> None:
+        number = 0
+        try:
+            async for event in reply:
+                events = [event, *reply.take_all()]
+                parts = _split(to_json(events), MAX_MESSAGE_BYTES - _HEADER_BYTES)
+                header = f"{self.mailbox.address} {reader.key}"
+                messages = [f"{_PART} {header} {number + place} {part}" for place, part in enumerate(parts)]
+                messages[-1] = _WHOLE + messages[-1].removeprefix(_PART)
+                number += len(parts)
+                await self.mailbox.send(reader.mailbox, messages)
+        except Exception:
+            log.exception("a reply cannot be sent to another worker")
+        finally:
+            reply.close()
+
+
+class RemoteDoor:
+    """The door of an agent (a bare JID) that another worker serves (`AgentDoor`). It waits while the agent has none."""
+
+    is_open = True
+
+    def __init__(self, doors: RemoteDoors, agent: str) -> None:
+        self._remote = doors
+        self._agent = agent
+        self._door = doors.calls.door(agent)
+
+    async def is_allowed(self, caller: Caller) -> bool:
+        """Return True if a caller may ask now."""
+        return await self._door.is_allowed_at_door(caller)
+
+    async def is_paused(self) -> bool:
+        """Return True while an operator has paused the agent."""
+        return (await AgentRepository(self._remote.database, self._agent).load_agent()).is_paused
+
+    async def ask(
+        self, caller: Caller, request: AgentRequest, thread: str | None, metadata: Mapping[str, Any], *, waits: bool
+    ) -> DoorReply:
+        """Put a request in, and return its reply. The request is stored then, unless it is refused."""
+        incoming, reader = await self._remote.expect(self._agent, caller, request.request_id, waits=waits)
+        reply = incoming.reply
+        try:
+            accepted = await self._door.ask_door(reader, caller, request, thread, dict(metadata), waits)
+        except StoreError as error:
+            reply.stored = Commit.failed(error)
+            reply.put(NOT_STORED)
+        except BaseException:
+            reply.close()
+            raise
+        else:
+            reply.stored = None if accepted.is_new is None else Commit.completed(accepted.is_new)
+            incoming.accept(accepted)
+        return reply
+
+    async def fetch(self, caller: Caller, request_id: UUID, *, waits: bool) -> DoorReply | None:
+        """Return the reply to an earlier request of a caller. None without such a request."""
+        incoming, reader = await self._remote.expect(self._agent, caller, request_id, waits=waits)
+        accepted = None
+        try:
+            accepted = await self._door.fetch_at_door(reader, caller, request_id, waits)
+        finally:
+            if accepted is None:
+                incoming.reply.close()
+        if accepted is None:
+            return None
+        incoming.accept(accepted)
+        return incoming.reply
+
+    async def find_state(self, caller: Caller, request_id: UUID) -> RequestState | None:
+        """Return the state of a request of a caller, or None."""
+        return await self._door.find_state_at_door(caller, request_id)
+
+    async def cancel(self, caller: Caller, request_id: UUID) -> bool:
+        """Cancel a request of a caller that is not answered. Return False if there is none."""
+        return await self._door.cancel_at_door(caller, request_id)
+
+    async def find_request(self, caller: Caller, request_id: UUID) -> KnownRequest | None:
+        """Return a request of a caller as it is stored, or None."""
+        return await self._door.find_request_at_door(caller, request_id)
+
+    async def list_open(self, caller: Caller) -> list[UnansweredRequest]:
+        """Return the requests of a caller that are not answered."""
+        return await self._door.list_open_at_door(caller)
+
+
+class _Source:
+    """The origin of a reply that comes from another worker (`ReplySource`)."""
+
+    def __init__(self, doors: RemoteDoors, incoming: IncomingReply) -> None:
+        self._doors = doors
+        self._incoming = incoming
+
+    def forget(self, reply: DoorReply) -> None:
+        """Deliver no more events to the reply."""
+        self._doors.forget(self._incoming)
+
+
+class _ServedDoor:
+    """The door of an agent that runs here, as other workers ask it (`RunningDoor`)."""
+
+    def __init__(self, doors: RemoteDoors, door: LocalDoor) -> None:
+        self._doors = doors
+        self._door = door
+
+    async def ask_door(
+        self, reader: Reader, caller: Caller, request: AgentRequest, thread: str | None, metadata: dict[str, Any], waits: bool
+    ) -> Accepted:
+        """Put a request in, and send its reply to a reader."""
+        reply = await self._door.ask(caller, request, thread, metadata, waits=waits)
+        try:
+            is_new = None if reply.stored is None else await reply.stored
+        except BaseException:
+            reply.close()
+            raise
+        return self._deliver(reader, reply, is_new)
+
+    async def fetch_at_door(self, reader: Reader, caller: Caller, request_id: UUID, waits: bool) -> Accepted | None:
+        """Send the reply to an earlier request to a reader."""
+        reply = await self._door.fetch(caller, request_id, waits=waits)
+        return None if reply is None else self._deliver(reader, reply, is_new=False)
+
+    def _deliver(self, reader: Reader, reply: DoorReply, is_new: bool | None) -> Accepted:
+        self._doors.deliver(reader, reply)
+        return Accepted(self._doors.worker, self._doors.mailbox.address, is_new)
+
+    async def is_allowed_at_door(self, caller: Caller) -> bool:
+        """Return True if a caller may ask now."""
+        return await self._door.is_allowed(caller)
+
+    async def find_state_at_door(self, caller: Caller, request_id: UUID) -> RequestState | None:
+        """Return the state of a request of a caller, or None."""
+        return await self._door.find_state(caller, request_id)
+
+    async def cancel_at_door(self, caller: Caller, request_id: UUID) -> bool:
+        """Cancel a request of a caller that is not answered."""
+        return await self._door.cancel(caller, request_id)
+
+    async def find_request_at_door(self, caller: Caller, request_id: UUID) -> KnownRequest | None:
+        """Return a request of a caller as it is stored, or None."""
+        return await self._door.find_request(caller, request_id)
+
+    async def list_open_at_door(self, caller: Caller) -> list[UnansweredRequest]:
+        """Return the requests of a caller that are not answered."""
+        return await self._door.list_open(caller)
+
+
+def _split(text: bytes, size: int) -> list[str]:
+    """Split a text in UTF-8 into parts of at most so many bytes."""
+    parts, begin = [], 0
+    while begin < len(text):
+        end = min(begin + size, len(text))
+        while end < len(text) and text[end] & 0xC0 == 0x80:  # in the middle of a character
+            end -= 1
+        parts.append(text[begin:end].decode())
+        begin = end
+    return parts
