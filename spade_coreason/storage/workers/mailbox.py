@@ -41,7 +41,7 @@ class WorkerMailbox:
 
     def __init__(self, url: URL, on_message: Callable[[str], object], on_lost: Callable[[], object]) -> None:
         self.address = f"{_PREFIX}{token_hex(16)}"
-        """The address, a channel of NOTIFY that nobody can guess."""
+        """The address, a channel of NOTIFY that cannot be guessed."""
         self._url = url
         self._on_message = on_message
         self._on_lost = on_lost
