@@ -177,3 +177,18 @@ async def test_replies_end_with_the_worker_of_either_side(postgres: Postgres) ->
         _, incoming, _ = await begin(owner, asked)
         await owner.note(LeaseTable([worker for worker in table.workers if worker.id == owner.worker], {AGENT: lease}))
         await eventually(lambda: not owner._outgoing)
+
+
+async def test_a_worker_that_stops_waits_for_replies_but_for_those_that_wait_for_a_person(postgres: Postgres) -> None:
+    async with run_two(postgres) as (owner, asked, _):
+        incoming, reader = await asked.expect(AGENT, CALLER, uuid4(), waits=True)
+        reply = DoorReply(_Source(), CALLER, uuid4(), waits=True)
+        owner.deliver(reader, reply)
+        accept(owner, incoming)
+        stopping = asyncio.create_task(asked.drain(TIMEOUT_S))
+        reply.put(piece("one"))
+        assert await anext(incoming.reply) == piece("one")
+        assert not stopping.done()
+        reply.put(DoorEvent("request.parked", {}))
+        await asyncio.wait_for(stopping, TIMEOUT_S / 2)
+        assert [event.type for event in await read_all(incoming)] == ["request.parked", "request.interrupted"]

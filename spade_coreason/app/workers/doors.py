@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from secrets import token_hex
 from typing import Any
 from uuid import UUID
@@ -121,9 +122,11 @@ class RemoteDoors:
         self._incoming: dict[str, IncomingReply] = {}
         self._outgoing: dict[str, tuple[Reader, DoorReply, asyncio.Task[None]]] = {}
         self._changed = asyncio.Event()
+        """Set when a reply has ended, or may wait for a person."""
         self._versions: dict[str, int] = {}
         """The versions of the manifests that are known."""
         self._manifests: dict[str, str] = {}
+        """The manifests as they are stored, or about to be, as JSON."""
         self._unsaved: dict[str, str] = {}
         """The manifests of agents here that are not stored yet."""
         self._saving: asyncio.Task[None] | None = None
@@ -134,14 +137,13 @@ class RemoteDoors:
             self.mailbox.start()
 
     async def drain(self, timeout_s: float) -> None:
-        """Wait until the replies of other workers are read, and end those that are not after a time."""
-        try:
+        """Wait until the replies of other workers are read, but for those that wait for a person. End the rest after a time."""
+        with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
-                while self._incoming:
+                while any(not incoming.reply.is_parked for incoming in self._incoming.values()):
                     self._changed.clear()
                     await self._changed.wait()
-        except TimeoutError:
-            self.interrupt("the platform stops, and goes on after its next start")
+        self.interrupt("the platform stops, and goes on after its next start")
 
     async def close(self) -> None:
         """Send the last events, and end."""
@@ -168,7 +170,6 @@ class RemoteDoors:
     async def _save_manifests(self) -> None:
         while self._unsaved:
             unsaved, self._unsaved = self._unsaved, {}
-
             try:
                 await self._leases.save_manifests(unsaved)
             except StoreError as error:
@@ -247,6 +248,7 @@ class RemoteDoors:
                 outgoing[1].close()
         elif (incoming := self._incoming.get(key)) is not None:
             incoming.take(kind, sender, int(number), text)
+            self._changed.set()
         else:
             self._post(sender, _CLOSED, key, 0, "")
 
