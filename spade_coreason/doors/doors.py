@@ -187,7 +187,7 @@ class Doors:
         if (agent := self._agents.get(jid)) is None:
             self._agents[jid] = DoorAgent(jid, door, manifest, doors, self._get_host)
         else:
-            agent.door, agent.manifest = door, manifest
+            agent.door, agent.manifest, agent.doors = door, manifest, frozenset(doors)
 
     def remove(self, jid: str, door: AgentDoor | None = None) -> None:
         """Serve an agent here no more. Its door in another worker takes its place, if there is one."""
