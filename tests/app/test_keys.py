@@ -62,7 +62,7 @@ class Running(RunningPlatform):
 
     async def is_admitted(self, caller: Caller, name: str = "desk") -> bool:
         """Return True if an agent answers a caller."""
-        events = await read_all(self.agent(name).ask(caller, {"query": "hello"}))
+        events = await read_all(await self.agent(name).ask(caller, {"query": "hello"}))
         assert events[-1].type in ("request.completed", "request.failed", "request.refused")
         return events[-1].type == "request.completed"
 
@@ -86,7 +86,7 @@ async def test_a_key_has_effect_from_its_creation_to_its_revocation(running: Run
     assert not await running.is_admitted(website)
     first = (await running.call("keys.create", name="website", agents=["desk"])).secret
     assert await running.accepts(first)
-    assert texts_of(await read_all(running.agent().ask(website, {"query": "hello"}))) == ["done for website@callers.invalid"]
+    assert texts_of(await read_all(await running.agent().ask(website, {"query": "hello"}))) == ["done for website@callers.invalid"]
     assert not await running.is_admitted(website, "echo")
     second = (await running.call("keys.rotate", name="website")).secret
     assert await running.accepts(first)
@@ -109,7 +109,7 @@ async def test_changes_of_one_key_at_once_leave_the_server_with_what_is_stored(r
 
 async def test_a_revoked_key_ends_what_its_callers_ask(running: Running) -> None:
     await running.call("keys.create", name="website", agents=["desk"])
-    reply = running.agent().ask(running.caller("website"), {"query": "wait"})
+    reply = await running.agent().ask(running.caller("website"), {"query": "wait"})
     await asyncio.wait_for(Desk.waiting.wait(), TIMEOUT_S)
     await running.call("keys.revoke", name="website")
     assert (await read_all(reply))[-1].type in ("request.failed", "request.refused", "request.cancelled")
@@ -119,7 +119,7 @@ async def test_the_rejection_of_a_person_ends_their_keys_and_admitting_them_brin
     secret = (await running.call("keys.create", name="editor", agents=["desk", "echo"], account=CAROL)).secret
     editor = running.caller("editor", CAROL)
     assert await running.is_admitted(editor)
-    reply = running.agent().ask(editor, {"query": "wait"})
+    reply = await running.agent().ask(editor, {"query": "wait"})
     await asyncio.wait_for(Desk.waiting.wait(), TIMEOUT_S)
     # The configuration allows Carol, who stays admitted. Her keys are gone all the same.
     decision = await running.call("access.reject", person=CAROL, agent="desk")
