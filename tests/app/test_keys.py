@@ -86,7 +86,9 @@ async def test_a_key_has_effect_from_its_creation_to_its_revocation(running: Run
     assert not await running.is_admitted(website)
     first = (await running.call("keys.create", name="website", agents=["desk"])).secret
     assert await running.accepts(first)
-    assert texts_of(await read_all(await running.agent().ask(website, {"query": "hello"}))) == ["done for website@callers.invalid"]
+    assert texts_of(await read_all(await running.agent().ask(website, {"query": "hello"}))) == [
+        "done for website@callers.invalid"
+    ]
     assert not await running.is_admitted(website, "echo")
     second = (await running.call("keys.rotate", name="website")).secret
     assert await running.accepts(first)

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import signal
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from httpx2 import AsyncClient as McpHttp
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
-from tests.support.all_doors import DOORS
+from tests.support.all_doors import DOORS, AllDoors
 from tests.support.hosting import PlatformProcess
 from tests.support.servers.postgres import Postgres
 from tests.support.servers.server import XmppServer
-from tests.support.wait import TIMEOUT_S
-from tests.support.worker_doors import LONG, read_events, run_far_doors
+from tests.support.wait import TIMEOUT_S, eventually
+from tests.support.worker_doors import LONG, FarDoors, read_events, run_far_doors
 
 
 def chat(agent: str, text: str, **fields: Any) -> dict[str, Any]:
@@ -218,3 +224,62 @@ async def test_a_stream_goes_on_while_the_worker_of_either_side_is_stopped(
         assert "two" in rest
         assert await ended == 0
         assert (await stays.ask("openai", "website", "again")).status == 200
+
+
+class PatientClient:
+    """A client that asks any worker, and asks again with the same key until it has the answer."""
+
+    def __init__(self, running: FarDoors, name: str) -> None:
+        self._doors = itertools.cycle([running.near, running.far])
+        self._name = name
+        self.answered = 0
+
+    async def ask_until(self, stop: asyncio.Event) -> None:
+        """Ask one question after another."""
+        while not stop.is_set():
+            text = f"{self._name} {self.answered}"
+            while (answer := await self._try(next(self._doors), text)) is None:  # noqa: ASYNC110 - it has no event
+                await asyncio.sleep(0.1)
+            assert answer == f"done: {text}"
+            self.answered += 1
+
+    async def _try(self, doors: AllDoors, text: str) -> str | None:
+        with suppress(httpx.HTTPError):
+            async with doors.http("website", **{"Idempotency-Key": text.replace(" ", "-")}) as http:
+                body = chat(doors.name(), text, stream=self.answered % 2 == 0)
+                if not body["stream"]:
+                    reply = await http.post("/v1/chat/completions", json=body)
+                    return text_of(reply.json()) if reply.status_code == 200 else None
+                async with http.stream("POST", "/v1/chat/completions", json=body) as reply:
+                    events = [event async for event in read_events(reply)]
+                if reply.status_code == 200 and events and "error" not in events[-1]:
+                    return "".join(event["choices"][0]["delta"].get("content", "") for event in events)
+        return None
+
+
+def has_answered(clients: Sequence[PatientClient], count: int) -> bool:
+    return sum(client.answered for client in clients) >= count
+
+
+async def test_each_request_is_answered_once_while_workers_are_killed_stopped_and_started_again(
+    prosody: XmppServer, postgres: Postgres, tmp_path: Path
+) -> None:
+    async with run_far_doors(prosody, postgres, tmp_path) as running:
+        clients, stop = [PatientClient(running, f"client {number}") for number in range(8)], asyncio.Event()
+        asking = asyncio.gather(*(client.ask_until(stop) for client in clients))
+        for worker, number in (
+            (running.owner, signal.SIGKILL),
+            (running.other, signal.SIGKILL),
+            (running.owner, signal.SIGTERM),
+            (running.other, signal.SIGTERM),
+        ):
+            await worker.signal(number)
+            target = sum(client.answered for client in clients) + len(clients)
+            await eventually(partial(has_answered, clients, target))
+            await worker.start()
+        stop.set()
+        await asyncio.wait_for(asking, TIMEOUT_S)
+        answered = {f"client {number} {count}" for number, client in enumerate(clients) for count in range(client.answered)}
+        ran = Counter(turn.partition(" ")[2] for turn in running.turns)
+        assert set(ran) == answered
+        assert max(ran.values()) <= 2  # one that was running when its worker was killed runs again
