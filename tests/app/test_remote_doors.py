@@ -9,13 +9,13 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from spade_coreason.storage.leases import Lease, LeaseTable, read_leases
 
 from spade_coreason.app.workers.calls import WorkerCalls
 from spade_coreason.app.workers.doors import IncomingReply, RemoteDoors
 from spade_coreason.domain.callers import caller_address
 from spade_coreason.doors import Accepted, Caller, DoorEvent, DoorReply, Doors, Reader
 from spade_coreason.storage import CallTable, Database, Leases, WorkerTerms, open_database
+from spade_coreason.storage.workers.leases import Lease, LeaseTable, read_leases
 from tests.support.databases import execute
 from tests.support.records import AGENT
 from tests.support.servers.postgres import Postgres
