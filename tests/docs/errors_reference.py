@@ -26,7 +26,11 @@ def exceptions() -> Iterator[tuple[int, type[CoReasonError]]]:
 
 def _with_subclasses(error: type[CoReasonError], depth: int) -> Iterator[tuple[int, type[CoReasonError]]]:
     yield depth, error
-    found = [subclass for subclass in error.__subclasses__() if subclass.__module__.startswith("spade_coreason.")]
+    found = [
+        subclass
+        for subclass in error.__subclasses__()
+        if subclass.__module__.startswith("spade_coreason.") and not subclass.__name__.startswith("_")
+    ]
     own = [subclass for subclass in found if subclass.__module__ == CoReasonError.__module__]
     for subclass in [*own, *sorted(set(found) - set(own), key=lambda subclass: subclass.__name__)]:
         yield from _with_subclasses(subclass, depth + 1)
