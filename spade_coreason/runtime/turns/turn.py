@@ -193,7 +193,7 @@ class Turn:
             # The worker gives it back once the turn is stored.
             mailbox.running_slot = slot = running.free_slots.pop() if running.free_slots else SPARE_SLOT
             running.slots[slot] = self.queued.inbox_row
-            if not self.conversation.has_run or services.crash_guard.waits_for_storage:
+            if not self.conversation.has_run:
                 self.conversation.has_run = True
                 await self._keep_request(slot)
             try:
@@ -254,11 +254,10 @@ class Turn:
 
     async def _keep_request(self, slot: int) -> None:
         """Keep the request until it is durable: if it ends the process, the next start counts that."""
-        guard = self.services.crash_guard
-        stored, running = self.queued.stored, guard.running
+        stored, running = self.queued.stored, self.services.crash_guard.running
         if stored.is_done:
             return
-        if not guard.waits_for_storage and running.keep(slot, stored.rows):
+        if running.keep(slot, stored.rows):
             stored.on_stored(lambda _: running.drop(slot))
             stored.on_failed(lambda _: running.drop(slot))
         else:

@@ -165,6 +165,7 @@ class RequestHandler:
         self._revocation = revocation
         self._outbox = services.outbox
         self._inbox = services.repository.inbox
+        self._waits_for_storage = services.crash_guard.waits_for_storage
 
     async def handle(self, mailbox: Mailbox, queued: QueuedRequest) -> None:
         """Answer a request. A failure is logged, and the sender is told."""
@@ -173,7 +174,7 @@ class RequestHandler:
             LANGUAGE.set(language)
         jid, metrics = self._services.jid, self._services.metrics
         try:
-            if queued.may_start_early or await queued.stored:
+            if (queued.may_start_early and not self._waits_for_storage) or await queued.stored:
                 await self.answer(mailbox, queued)
             else:
                 metrics.redeliveries["duplicate"] += 1
