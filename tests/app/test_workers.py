@@ -25,7 +25,7 @@ async def test_a_worker_that_joins_takes_its_share_and_one_that_dies_is_replaced
         await workers.wait_for(3)
         assert await alice.ask_all(workers.agents) == ({1}, {first.pid})
         second = await workers.start()
-        await workers.wait_for(1, 2)
+        assert workers.count_shares() == [1, 2]
         assert await alice.ask_all(workers.agents) == ({2}, {first.pid, second.pid})
         await first.signal(signal.SIGKILL)
         await workers.wait_for(3)
@@ -62,7 +62,7 @@ async def test_workers_are_restarted_one_after_the_other_while_people_ask(
                 assert (await alice.ask_all(workers.agents))[0] == {rounds}
             assert stopping.result() == 0
             await workers.start()
-            await workers.wait_for(2, 2)
+            assert workers.count_shares() == [2, 2]
         assert (await alice.ask_all(workers.agents))[0] == {rounds + 1}
 
 

@@ -23,6 +23,8 @@ log = logging.getLogger(__name__)
 _RELEASES = 8
 """The number of agents that are given back at the same time."""
 _RETRY_S = 0.5
+_JOIN_S = 15.0
+"""The time that a start waits for its share. A worker gives an agent back when its running turns have ended."""
 _FILE = "worker"
 """The file in the directory of a process with the id of its worker."""
 _STOPPED = "its worker was stopped"
@@ -79,6 +81,7 @@ class Workforce:
         self._leaving_agents: set[str] = set()
         """The agents that are being given back."""
         self._is_leaving = False
+        self._has_share = asyncio.Event()
 
     @property
     def has_lapsed(self) -> bool:
@@ -91,10 +94,12 @@ class Workforce:
         return self._task is not None
 
     async def join(self) -> None:
-        """Take a share of the agents for the first time."""
+        """Take a share of the agents for the first time, and wait for a while until the other workers have given it."""
         await self.leases.add_agents([agent for group in self._groups for agent in group])
         await self.look()
         self._task = asyncio.create_task(self._run())
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._has_share.wait(), _JOIN_S)
 
     async def leave(self) -> None:
         """Give all agents back, one by one, and take none any more. If the database is away, until the lease has ended."""
@@ -143,6 +148,8 @@ class Workforce:
             self._begin_release(change.released, is_away=is_away)
         if taken := [agent for agent in own if agent not in known and agent not in self._leaving_agents]:
             await self._serving.take(taken)
+        if not any(self._choose(table, worker.id).released for worker in table.active if worker.id != me):
+            self._has_share.set()
 
     def _is_away(self, table: LeaseTable) -> bool:
         """Return True if this worker does not reach the server, but another one does. That ends when it reaches the server."""
@@ -152,11 +159,13 @@ class Workforce:
             return reach is None or not reach.is_reached
         return is_away(reach, [worker.reach for worker in table.active if worker.id != me and not worker.is_away])
 
-    def _choose(self, table: LeaseTable) -> Change:
+    def _choose(self, table: LeaseTable, worker: int | None = None) -> Change:
+        """Return what a worker takes and gives back, by default this one."""
         owners = {agent: lease.worker for agent, lease in table.leases.items() if lease.worker is not None}
         owners |= dict.fromkeys(self._leaving_agents, NOBODY)
         away = [worker.id for worker in table.active if worker.is_away]
-        return choose_change(self.leases.worker, [worker.id for worker in table.active], owners, self._groups, away)
+        me = self.leases.worker if worker is None else worker
+        return choose_change(me, [worker.id for worker in table.active], owners, self._groups, away)
 
     def _begin_release(self, agents: Sequence[str], *, is_away: bool) -> None:
         if not agents:
