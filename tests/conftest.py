@@ -98,6 +98,12 @@ def postgres() -> Iterator[Postgres]:
 
 
 @pytest.fixture
+def get_postgres(request: pytest.FixtureRequest) -> Callable[[], Postgres]:
+    """A function that starts `postgres`, for tests of which only some need it."""
+    return lambda: request.getfixturevalue("postgres")
+
+
+@pytest.fixture
 def own_postgres() -> Iterator[Postgres]:
     """A PostgreSQL with fsync that the test may stop."""
     require("PostgreSQL", postgres_server.installed())

@@ -11,17 +11,19 @@ import random
 import re
 import signal
 from collections import Counter, defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
 from tests.app.test_initiative import Stored, wait_for_lines
-from tests.support.hosting import run_platform
 from tests.support.long_forms import short_and_long_in_release
 from tests.support.servers.clients import StockClient
+from tests.support.servers.postgres import Postgres
 from tests.support.servers.server import XmppServer
 from tests.support.wait import eventually
+from tests.support.workers import Hosting, every_hosting, run_hosting
 from tests.support.writing_agent import LoggedLine, read_log
 
 SEED = int(os.environ.get("CHAOS_SEED", random.SystemRandom().randrange(2**32)))
@@ -77,23 +79,29 @@ class Answering:
 
 @pytest.mark.timeout(3000)
 @short_and_long_in_release("QUESTION_KILLS", 3, 30)
-async def test_questions_and_approvals_survive_kill_9(real_server: XmppServer, tmp_path: Path, count: int) -> None:
+@every_hosting
+async def test_questions_and_approvals_survive_kill_9(
+    real_server: XmppServer, hosting: Hosting, get_postgres: Callable[[], Postgres], tmp_path: Path, count: int
+) -> None:
     print(f"CHAOS_SEED={SEED}")
     rng, log, kills, rounds = random.Random(SEED), tmp_path / "asking.log", 0, 0
-    stored = Stored(tmp_path / "data" / "platform.db")
     log.touch()
     async with (
         StockClient(*await real_server.account(), real_server) as client,
         StockClient(*await real_server.account(), real_server) as boss,
-        run_platform(
+        run_hosting(
+            hosting,
             real_server,
+            get_postgres,
             tmp_path,
+            rng,
             agent="tests.support.asking_agent:AskingAgent",
             options={"log": str(log), "other": boss.jid},
             access={"groups": {"approvers": [boss.jid]}},
             notifications={"per_day": 1_000_000},
-        ) as (platform, jid),
+        ) as (platform, jid, url),
     ):
+        stored = Stored(url)
         asking, deciding = Answering(client, jid), Answering(boss, jid)
         tasks = [asyncio.create_task(each.run()) for each in (asking, deciding)]
         while kills < count:

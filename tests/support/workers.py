@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias, get_args
 
+import pytest
 from sqlalchemy import make_url
 
 from spade_coreason import ResponseHandler, Session
 from spade_coreason.contracts import AgentDefinition, AgentRequest
 from spade_coreason.domain.jid import bare_jid
-from tests.support.databases import execute
-from tests.support.hosting import PlatformProcess
+from tests.support.databases import SQLITE, execute
+from tests.support.hosting import PlatformProcess, run_platform
 from tests.support.servers.clients import StockClient
 from tests.support.servers.postgres import Postgres
 from tests.support.servers.server import XmppServer
@@ -67,6 +69,15 @@ class Workers:
         rows = execute(self.url, "SELECT worker FROM leases WHERE worker IS NOT NULL")
         return sorted(Counter(row["worker"] for row in rows).values())
 
+    def find_owner(self) -> int:
+        """Return the process that has the first agent by the leases; 0 if no worker has it."""
+        rows = execute(self.url, "SELECT name FROM leases JOIN workers ON workers.id = worker")
+        return int(rows[0]["name"].rpartition(":")[2]) if rows else 0
+
+    def list_running(self) -> list[int]:
+        """Return the processes that run."""
+        return [worker.pid for worker in self.processes if worker.process is not None and worker.process.poll() is None]
+
     async def wait_for(self, *shares: int) -> None:
         """Wait until the workers have these numbers of agents, the smallest first."""
         await eventually(lambda: self.count_shares() == list(shares))
@@ -82,8 +93,9 @@ async def run_workers(
     lease_s: float = 2,
     agent: str = "tests.support.workers:WhereAgent",
     options: Mapping[str, Any] | None = None,
+    further: Mapping[str, Any] | None = None,
 ) -> AsyncIterator[Workers]:
-    """Prepare workers with one configuration; those that still run are killed at the end."""
+    """Prepare workers with one configuration; those that still run are killed at the end. `further` are its other sections."""
     accounts = [await server.account() for _ in range(agents)]
     url, configuration = postgres.url(), tmp_path / "platform.yaml"
     settings = {
@@ -99,6 +111,7 @@ async def run_workers(
         "conversation": {"max_interactions": 0},
         "workers": {"lease_s": lease_s},
         "agents": [{"jid": jid, "agent": agent, "password": password, "options": options or {}} for jid, password in accounts],
+        **(further or {}),
     }
     _write_settings(configuration, settings)
     workers = Workers(configuration, url, [bare_jid(jid) for jid, _ in accounts])
@@ -108,6 +121,85 @@ async def run_workers(
         for worker in workers.processes:
             if worker.process is not None and worker.process.poll() is None:
                 await worker.signal(signal.SIGKILL)
+
+
+class WorkerPair:
+    """Two workers with one agent, which are killed as one platform is: the one that has the agent ends, and starts again.
+
+    Half of the time it starts again at once, and has its agent back; otherwise after the other has taken over. If a worker
+    loses its lease on a busy machine, it is started again at the next `start`.
+    """
+
+    def __init__(self, workers: Workers, rng: random.Random) -> None:
+        self._workers = workers
+        self._rng = rng
+
+    async def signal(self, number: signal.Signals) -> int:
+        """End the worker that has the agent, or with SIGTERM both. Return the exit code, the worse one of both."""
+        if number == signal.SIGTERM:
+            running = [worker for worker in self._workers.processes if worker.process is not None]
+            return max([await worker.signal(number) for worker in running])
+        await self._wait_for_owner()
+        worker = next(worker for worker in self._workers.processes if worker.pid == self._workers.find_owner())
+        return await worker.signal(number)
+
+    async def start(self) -> None:
+        """Start the worker that has ended."""
+        if self._rng.random() < 0.5:
+            await self._wait_for_owner()
+        for worker in self._workers.processes:
+            if worker.process is not None and worker.process.poll() is not None:
+                await worker.wait()
+                worker.process = None
+            if worker.process is None:
+                await worker.start()
+
+    async def _wait_for_owner(self) -> None:
+        """Wait until a worker that runs has the agent."""
+        await eventually(lambda: self._workers.find_owner() in self._workers.list_running())
+
+
+@asynccontextmanager
+async def run_pair(
+    server: XmppServer,
+    postgres: Postgres,
+    tmp_path: Path,
+    rng: random.Random,
+    *,
+    agent: str,
+    options: Mapping[str, Any],
+    **further: Any,
+) -> AsyncIterator[tuple[WorkerPair, str, str]]:
+    """Run two workers with one agent; yield them, the agent's JID and the URL of their database."""
+    run = run_workers(server, postgres, tmp_path, agents=1, lease_s=3, agent=agent, options=options, further=further)
+    async with run as workers:
+        for _ in range(2):
+            await workers.start()
+        yield WorkerPair(workers, rng), workers.agents[0], workers.url
+
+
+Hosting: TypeAlias = Literal["one platform", "two workers"]
+
+every_hosting = pytest.mark.parametrize("hosting", get_args(Hosting))
+"""Run a test with one platform on SQLite, and with two workers on PostgreSQL, as `run_hosting` has them."""
+
+
+@asynccontextmanager
+async def run_hosting(
+    hosting: Hosting,
+    server: XmppServer,
+    get_postgres: Callable[[], Postgres],
+    directory: Path,
+    rng: random.Random,
+    **settings: Any,
+) -> AsyncIterator[tuple[PlatformProcess | WorkerPair, str, str]]:
+    """Run a platform or two workers with one agent; yield what can be killed, the agent's JID and the URL of the database."""
+    if hosting == "two workers":
+        async with run_pair(server, get_postgres(), directory, rng, **settings) as pair:
+            yield pair
+    else:
+        async with run_platform(server, directory, **settings) as (platform, jid):
+            yield platform, jid, f"{SQLITE}{directory / 'data' / 'platform.db'}"
 
 
 class Asker:
