@@ -445,6 +445,11 @@ async def run_worker_chaos(
             print(f"ends by exit code: {dict(worker.ends)}")
         await _count_stored(shared.url, askers, tally)
     _count_logged(directory, log, tally)
+    for name, times_s in sorted(tally.takeovers_s.items()):
+        times_s.sort()
+        print(
+            f"{name}: {len(times_s)} answers after p50 {_percentile(times_s, 50):.1f}, p95 {_percentile(times_s, 95):.1f}, {times_s[-1]:.1f} s"
+        )
     return tally
 
 

@@ -22,8 +22,8 @@ class CanaryConnection(Protocol):
     """A connection of an agent."""
 
     @property
-    def heard_at(self) -> float | None:
-        """The time (`time.monotonic`) of the last data from the server; None without a session."""
+    def answered_at(self) -> float | None:
+        """The time (`time.monotonic`) of the last answer by the server to what this side sent; None without a session."""
         ...
 
     def request_answer(self) -> None:
@@ -34,8 +34,8 @@ class CanaryConnection(Protocol):
 class Canary:
     """Looks for the XMPP server, and calls `on_found` with what it finds.
 
-    Whatever the server sends to any of the `connections` is a proof. If nothing comes, one of them asks for it. If that is not
-    answered either, `open_stream` has to reach the server anew.
+    An answer by the server on any of the `connections` is a proof. If none comes, one of them asks for it. If that is not
+    answered either, `open_stream` has to reach the server anew. Other data from the server are no proof: it may not hear us.
     """
 
     def __init__(
@@ -60,13 +60,13 @@ class Canary:
 
     async def _check(self) -> None:
         began_at = time.monotonic()
-        heard_at = self._heard_at()
-        if began_at - heard_at >= self._interval_s / 2 and (connections := self._online()):
-            max(connections, key=lambda connection: connection.heard_at or 0.0).request_answer()
+        answered_at = self._answered_at()
+        if began_at - answered_at >= self._interval_s / 2 and (connections := self._online()):
+            max(connections, key=lambda connection: connection.answered_at or 0.0).request_answer()
             await asyncio.sleep(self._interval_s / 2)
-            heard_at = self._heard_at()
-        if heard_at > began_at - self._interval_s:
-            self._note(is_reached=True, began_at=heard_at, ended_at=heard_at)
+            answered_at = self._answered_at()
+        if answered_at > began_at - self._interval_s:
+            self._note(is_reached=True, began_at=answered_at, ended_at=answered_at)
             return
         began_at = time.monotonic()
         try:
@@ -74,16 +74,16 @@ class Canary:
                 await self._open_stream()
         except (ConnectError, OSError):  # TimeoutError is an OSError
             ended_at = time.monotonic()
-            if ended_at - began_at < _STALLED * self._answer_s and self._heard_at() < began_at:
+            if ended_at - began_at < _STALLED * self._answer_s and self._answered_at() < began_at:
                 self._note(is_reached=False, began_at=began_at, ended_at=ended_at)
         else:
             self._note(is_reached=True, began_at=began_at, ended_at=began_at)
 
     def _online(self) -> list[CanaryConnection]:
-        return [connection for connection in self._connections() if connection.heard_at is not None]
+        return [connection for connection in self._connections() if connection.answered_at is not None]
 
-    def _heard_at(self) -> float:
-        return max((connection.heard_at or 0.0 for connection in self._connections()), default=0.0)
+    def _answered_at(self) -> float:
+        return max((connection.answered_at or 0.0 for connection in self._connections()), default=0.0)
 
     def _note(self, *, is_reached: bool, began_at: float, ended_at: float) -> None:
         if is_reached and self._found is not None and self._found.is_reached:

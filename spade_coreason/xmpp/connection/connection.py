@@ -112,6 +112,7 @@ class Connection:
         self._is_session_over = False
         """True if the session must not be resumed."""
         self._end_reason = ""
+        self._answered_at = 0.0
         self._back_off = BackOff(timings.stable_session_s)
         self._keepalive = Keepalive(client, self._abort_session, timings)
         self.send_queue = SendQueue(client, self._keepalive)
@@ -171,9 +172,9 @@ class Connection:
         self.client.abort()
 
     @property
-    def heard_at(self) -> float | None:
-        """The time (`time.monotonic`) of the last data from the server; None without a session."""
-        return self.client.last_received_at if self.state == "online" else None
+    def answered_at(self) -> float | None:
+        """The time (`time.monotonic`) of the last answer by the server to what this side sent; None without a session."""
+        return self._answered_at if self.state == "online" else None
 
     def request_answer(self) -> None:
         """Ask the server for a sign of life: an acknowledgement (XEP-0198), or the answer to a ping (XEP-0199)."""
@@ -236,7 +237,10 @@ class Connection:
 
     def _on_other_stanza(self, stanza: Element) -> None:
         """Handle a presence or an IQ. slixmpp and SPADE take long for both, so each sender has a share."""
-        if stanza.get("type") in ("result", "error") or self._handler.has_share(stanza.get("from", "")):
+        if stanza.get("type") in ("result", "error"):
+            self._answered_at = self.client.last_received_at
+            self.client.handle_with_slixmpp(stanza)
+        elif self._handler.has_share(stanza.get("from", "")):
             self.client.handle_with_slixmpp(stanza)
         else:
             self._reject(stanza, "too many stanzas from one sender", self.client.stream_management.config["handled"])
@@ -257,6 +261,7 @@ class Connection:
         if not h.isdecimal():
             self._abort_session("it acknowledges without a number")
             return
+        self._answered_at = self.client.last_received_at
         self.client.stream_management.handle_ack(int(h))
         self.send_queue.notify_acknowledged()
 
@@ -449,7 +454,8 @@ class Connection:
         self.security = self.client.negotiation.security
         if is_new:
             self.online_at = utc_now()
-        self._back_off.start_session(self._loop.time())
+        self._answered_at = self._loop.time()
+        self._back_off.start_session(self._answered_at)
         self._keepalive.start()
         self.send_queue.start_session(is_new)
         configure_socket(self.client.transport)

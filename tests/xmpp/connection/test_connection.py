@@ -490,6 +490,26 @@ async def test_a_cut_connection_reports_it_and_reconnects(real_server: XmppServe
         assert echo.host.connection.resumption_count == 1
 
 
+async def test_messages_of_a_server_that_does_not_hear_the_agent_are_no_answer(real_server: XmppServer, tmp_path: Path) -> None:
+    async with (
+        Tunnel(real_server) as tunnel,
+        run_agent(Echo(), real_server, tmp_path, port=tunnel.port) as echo,
+        StockClient(*await real_server.account(), real_server) as alice,
+    ):
+        connection = echo.host.connection
+        assert await alice.ask("one", echo.jid) == "one"
+        await echo.settled()
+        tunnel.dropped_direction = "to the server"
+        answered_at, received_at = connection.answered_at, connection.client.last_received_at
+        assert answered_at is not None
+        alice.send("two", echo.jid)
+        await eventually(lambda: connection.client.last_received_at > received_at)
+        assert connection.answered_at == answered_at
+        tunnel.dropped_direction = ""
+        connection.request_answer()
+        await eventually(lambda: (connection.answered_at or 0.0) > answered_at)
+
+
 @pytest.mark.parametrize("direction", ["to the server", "to the agent"])
 async def test_a_silent_connection_is_closed_and_made_again(
     real_server: XmppServer, tmp_path: Path, direction: Any, caplog: pytest.LogCaptureFixture
