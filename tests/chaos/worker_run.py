@@ -17,7 +17,7 @@ import random
 import signal
 import time
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -114,10 +114,8 @@ class WorkerTally(KillTally):
 
     def describe_takeovers(self) -> str:
         """Describe the takeovers in words: of all faults in which a worker is replaced without a word from it."""
-        times_s = sorted(time_s for name in REPLACING for time_s in self.takeovers_s.get(name, ()))
-        if not times_s:
-            return "none"
-        return f"{len(times_s)}: {_percentile(times_s, 50):.1f}, {_percentile(times_s, 95):.1f}, {times_s[-1]:.1f} s"
+        times_s = [time_s for name in REPLACING for time_s in self.takeovers_s.get(name, ())]
+        return _describe(times_s) if times_s else "none"
 
     @property
     def problems(self) -> list[str]:
@@ -157,6 +155,11 @@ COLUMNS = (
     "bad trails",
     "takeovers: p50, p95, worst",
 )
+
+
+def _describe(times_s: Iterable[float]) -> str:
+    ordered = sorted(times_s)
+    return f"{len(ordered)}: {_percentile(ordered, 50):.1f}, {_percentile(ordered, 95):.1f}, {ordered[-1]:.1f} s"
 
 
 def _percentile(ordered: Sequence[float], percent: int) -> float:
@@ -446,10 +449,7 @@ async def run_worker_chaos(
         await _count_stored(shared.url, askers, tally)
     _count_logged(directory, log, tally)
     for name, times_s in sorted(tally.takeovers_s.items()):
-        times_s.sort()
-        print(
-            f"{name}: {len(times_s)} answers after p50 {_percentile(times_s, 50):.1f}, p95 {_percentile(times_s, 95):.1f}, {times_s[-1]:.1f} s"
-        )
+        print(f"{name}: {_describe(times_s)}")
     return tally
 
 

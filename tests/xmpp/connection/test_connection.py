@@ -498,16 +498,15 @@ async def test_messages_of_a_server_that_does_not_hear_the_agent_are_no_answer(r
     ):
         connection = echo.host.connection
         assert await alice.ask("one", echo.jid) == "one"
-        await echo.settled()
-        tunnel.dropped_direction = "to the server"
-        answered_at, received_at = connection.answered_at, connection.client.last_received_at
-        assert answered_at is not None
-        alice.send("two", echo.jid)
-        await eventually(lambda: connection.client.last_received_at > received_at)
-        assert connection.answered_at == answered_at
+        tunnel.dropped_direction, received_at = "to the server", 0.0
+        for number in range(5):  # an acknowledgement of before may come beside the first ones
+            received_at = connection.client.last_received_at
+            alice.send(f"{number}", echo.jid)
+            await eventually(lambda before=received_at: connection.client.last_received_at > before)  # type: ignore[misc]  # mypy knows no type of a lambda with a default
+        assert (connection.answered_at or 0.0) < received_at
         tunnel.dropped_direction = ""
         connection.request_answer()
-        await eventually(lambda: (connection.answered_at or 0.0) > answered_at)
+        await eventually(lambda: (connection.answered_at or 0.0) > received_at)
 
 
 @pytest.mark.parametrize("direction", ["to the server", "to the agent"])
