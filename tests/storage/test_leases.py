@@ -17,7 +17,7 @@ from tests.support.databases import execute
 from tests.support.errors import ExpectedErrors
 from tests.support.records import AGENT, OTHER_AGENT, open_repository, receive_request
 from tests.support.servers.postgres import Postgres
-from tests.support.wait import TIMEOUT_S
+from tests.support.wait import TIMEOUT_S, eventually
 
 LEASE_S = 0.4
 
@@ -81,6 +81,21 @@ async def test_an_agent_has_one_worker(postgres: Postgres) -> None:
             AGENT: worker_of(other),
             OTHER_AGENT: worker_of(owner),
         }
+
+
+async def test_a_worker_joins_while_another_one_takes_row_ids(postgres: Postgres) -> None:
+    import asyncpg
+
+    url = postgres.url()
+    async with open_worker(url, 3600):
+        session = await asyncpg.connect(url.replace("+asyncpg", ""))
+        async with session.transaction():
+            await session.execute("UPDATE sequences SET next_id = next_id + 1")
+            joining = asyncio.create_task(open_database(url, "off", terms=WorkerTerms("two", 3600)))
+            waiting = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE 'UPDATE sequences%'"
+            await eventually(lambda: execute(url, waiting) != [])
+        await session.close()
+        await (await joining).close()
 
 
 async def test_a_worker_in_the_middle_of_a_transaction_is_reaped_when_postgresql_has_ended_that(postgres: Postgres) -> None:

@@ -58,6 +58,24 @@ async def test_tables_are_made_all_or_none(postgres: Postgres) -> None:
     await (await open_database(url)).close()
 
 
+async def test_a_connection_that_the_server_is_just_ending_is_a_failure_of_the_database(
+    postgres: Postgres, expected_errors: ExpectedErrors
+) -> None:
+    import asyncpg
+
+    expected_errors("cannot switch to state 12")
+
+    def fail(connection: object) -> None:
+        raise asyncpg.InternalClientError("cannot switch to state 12; another operation (2) is in progress")
+
+    database = await open_database(postgres.url())
+    with pytest.raises(StoreError, match="cannot switch to state 12"):
+        await database.read(fail)
+    with pytest.raises(StoreError, match="cannot switch to state 12"):
+        await database.write(fail)
+    await database.close()
+
+
 async def test_while_the_server_is_away_everything_fails_and_afterwards_it_works_again(
     own_postgres: Postgres, expected_errors: ExpectedErrors
 ) -> None:

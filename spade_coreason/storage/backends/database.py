@@ -218,6 +218,8 @@ class Database(ABC):
     """The revision of the schema. It may be newer than this version."""
     reader_connections: int
     """The number of connections for reads."""
+    read_errors: tuple[type[Exception], ...] = (SQLAlchemyError, OSError)
+    """The errors of a connection for reads."""
     has_memories = False
     """True if interaction memories are rows of this database. They are files otherwise."""
 
@@ -440,7 +442,7 @@ class Database(ABC):
                 return await self._read(work)
             finally:
                 slots.release()
-        except (SQLAlchemyError, OSError) as error:
+        except self.read_errors as error:
             raise self.problem(error) from error
 
     def read_blocking(self, work: Callable[[Connection], T]) -> T:

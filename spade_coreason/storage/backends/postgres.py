@@ -67,7 +67,8 @@ _UNDEFINED_TABLE = "42P01"
 _NO_CONNECTION_STATES = {"53300", "57P03"}  # too many clients; the server is starting or stopping
 _INSERTING_STATEMENTS = (RECEIVE, RECEIVE_ANSWERED, ADD_INTERACTION)
 """The statements whose new rows identify a transaction."""
-_DRIVER_ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, SQLAlchemyError, OSError)
+DRIVER_ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, SQLAlchemyError, OSError)
+"""The errors of a connection. `InternalClientError` comes from one that the server is just ending."""
 
 
 class PostgresDatabase(Database):
@@ -78,6 +79,7 @@ class PostgresDatabase(Database):
     """
 
     reader_connections = 4
+    read_errors = DRIVER_ERRORS
     has_memories = True
 
     def __init__(
@@ -137,6 +139,7 @@ class PostgresDatabase(Database):
         try:
             # This engine has no command timeout: a migration is one transaction, and may take longer than any other command.
             async with self._reader_engine.connect() as connection:
+                await connection.execution_options(isolation_level="READ COMMITTED")  # other workers write at the same time
                 driver = await _driver_connection(connection)
                 await self._acquire_lock(driver)
                 await driver.execute(_MIGRATION_LOCK_SQL)  # of several workers one creates or migrates the tables
@@ -146,7 +149,7 @@ class PostgresDatabase(Database):
                     self._begin_sql = make_fence(self.worker_id)
                 await connection.invalidate()  # this releases its locks
             await self._ensure_connection()
-        except _DRIVER_ERRORS as error:
+        except DRIVER_ERRORS as error:
             problem = self.problem(error)
             raise (DatabaseUnreachableError(str(problem)) if _is_unreachable(error) else problem) from error
         self._writer_task = asyncio.create_task(self._run_writer(), name="database-writer")
@@ -175,7 +178,7 @@ class PostgresDatabase(Database):
             self._blocking_reader = _BlockingReader(self._make_blocking_engine())
         try:
             return self._blocking_reader.read(work)
-        except _DRIVER_ERRORS as error:
+        except DRIVER_ERRORS as error:
             raise self.problem(error) from error
 
     @property
@@ -200,7 +203,7 @@ class PostgresDatabase(Database):
                     except StopIteration as end:
                         result: T = end.value
                         return result
-        except _DRIVER_ERRORS as error:
+        except DRIVER_ERRORS as error:
             raise self.problem(error) from error
 
     # The writer
@@ -231,7 +234,7 @@ class PostgresDatabase(Database):
         try:
             results = await self._run_transaction(batch)
         except Exception as error:  # noqa: BLE001 - any error goes to the caller of the write
-            problem = self.problem(error) if isinstance(error, _DRIVER_ERRORS) else error
+            problem = self.problem(error) if isinstance(error, DRIVER_ERRORS) else error
             failure = problem if isinstance(problem, StoreError) and _is_server_failure(error) else None
             if failure is not None or len(batch) == 1:
                 return [(write, problem) for write in batch], failure
@@ -254,12 +257,12 @@ class PostgresDatabase(Database):
             driver.terminate()  # a server that does not answer cannot receive a rollback
             raise
         except BaseException:
-            with suppress(*_DRIVER_ERRORS):  # the connection may be what failed
+            with suppress(*DRIVER_ERRORS):  # the connection may be what failed
                 await driver.execute("ROLLBACK")
             raise
         try:
             await driver.execute("COMMIT")
-        except _DRIVER_ERRORS:
+        except DRIVER_ERRORS:
             # The connection broke before the server confirmed the commit, so ask whether it was done.
             if not driver.is_closed() or not await self._was_committed(ids, transaction_id):
                 raise
@@ -296,7 +299,7 @@ class PostgresDatabase(Database):
                             ids,
                         )
                         return bool(found)
-                    except _DRIVER_ERRORS:
+                    except DRIVER_ERRORS:
                         await asyncio.sleep(0.1)
         return False
 
@@ -347,7 +350,7 @@ class PostgresDatabase(Database):
                     page, open_ids = open_ids[:INBOX_PAGE_ROWS], open_ids[INBOX_PAGE_ROWS:]
                     found = select_rows_with_steps(page)
                     self.inbox_rows_with_steps.update(await connection.scalars(found))
-        except _DRIVER_ERRORS as error:
+        except DRIVER_ERRORS as error:
             raise self.problem(error) from error
 
     def _add_worker(self, connection: Connection, terms: WorkerTerms) -> int:
@@ -377,7 +380,7 @@ class PostgresDatabase(Database):
     async def _close_connection(self) -> None:
         if self._connection is not None:
             connection, self._connection = self._connection, None
-            with suppress(*_DRIVER_ERRORS):  # it may be closed already
+            with suppress(*DRIVER_ERRORS):  # it may be closed already
                 await connection.close()
 
 
@@ -423,7 +426,7 @@ def _is_server_failure(error: Exception) -> bool:
     if isinstance(error, StoreError):
         return True
     cause = error.orig if isinstance(error, DBAPIError) else error
-    if isinstance(cause, ValueError) or not isinstance(error, _DRIVER_ERRORS):
+    if isinstance(cause, ValueError) or not isinstance(error, DRIVER_ERRORS):
         return False  # asyncpg itself rejects a value that does not fit a column
     state = _sqlstate(error)
     return state is None or _has_lost_tables(error) or state[:2] not in _SINGLE_WRITE_STATES

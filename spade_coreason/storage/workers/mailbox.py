@@ -12,11 +12,11 @@ from contextlib import suppress
 from secrets import token_hex
 from typing import Any
 
-import asyncpg
 from sqlalchemy import URL
-from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
+
+from ..backends.postgres import DRIVER_ERRORS
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ _TIMEOUT_S = 3.0
 """The time after which a connection that does not answer is lost, and between two looks at one."""
 _RETRY_S = 0.5
 _SEND_SQL = "SELECT pg_notify(mail.address, mail.message) FROM unnest($1::text[], $2::text[]) AS mail(address, message)"
-_ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, SQLAlchemyError, OSError, TimeoutError)
+_ERRORS = (*DRIVER_ERRORS, TimeoutError)
 
 
 class WorkerMailbox:

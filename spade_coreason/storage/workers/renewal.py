@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import asyncpg
-from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
 from ..backends.database import Database
+from ..backends.postgres import DRIVER_ERRORS
 from .calls import ALL_DOORS, CALLS_CHANNEL
 from .leases import LEASES_CHANNEL, RENEW_SQL, Reach, WorkerTerms
 
@@ -25,7 +25,6 @@ LAPSED = 0.7
 """The part of that time after which a worker does no more: it cannot know whether another one has taken over."""
 _CUT_BY = 0.85
 """The part of that time by which the sessions must be cut, or the process ends."""
-_ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, SQLAlchemyError, OSError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +122,7 @@ class LeaseRenewal:
         watch = asyncio.create_task(self._watch())
         try:
             while not self._is_over.is_set():
-                with suppress(*_ERRORS, TimeoutError):
+                with suppress(*DRIVER_ERRORS, TimeoutError):
                     async with engine.connect() as connection:
                         driver: Any = (await connection.get_raw_connection()).driver_connection
                         await driver.add_listener(LEASES_CHANNEL, lambda *_: self._call(self._handlers.on_renewed))
