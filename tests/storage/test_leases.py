@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import Connection, text
 
 from spade_coreason.exceptions import LeaseLostError, StoreError
-from spade_coreason.storage import Database, LeaseHandlers, LeaseRenewal, WorkerTerms, open_database
+from spade_coreason.storage import Database, LeaseHandlers, LeaseRenewal, StoreTimings, WorkerTerms, open_database
 from spade_coreason.storage.workers import leases
 from tests.support.databases import execute
 from tests.support.errors import ExpectedErrors
@@ -96,6 +96,30 @@ async def test_a_worker_joins_while_another_one_takes_row_ids(postgres: Postgres
             await eventually(lambda: execute(url, waiting) != [])
         await session.close()
         await (await joining).close()
+
+
+async def test_a_worker_stores_again_after_its_row_was_locked_for_too_long(
+    postgres: Postgres, expected_errors: ExpectedErrors
+) -> None:
+    url, timings = postgres.url(), StoreTimings(lock_timeout_s=0.3, retry_s=0.2)
+    database = await open_database(url, "off", terms=WorkerTerms("one", 3600), timings=timings)
+    async with _session(url, "BEGIN; SELECT 1 FROM workers FOR UPDATE"):
+        with pytest.raises(StoreError, match="lock timeout"):
+            await database.write(lambda connection: None)
+    await _write_again(database)
+    await database.close()
+    expected_errors("lock timeout")
+
+
+async def _write_again(database: Database) -> None:
+    """Write as soon as the server has ended the session that is in the way."""
+    async with asyncio.timeout(TIMEOUT_S):
+        while True:
+            try:
+                await database.write(lambda connection: None)
+                return
+            except StoreError as error:
+                assert "lock timeout" in str(error)
 
 
 async def test_a_worker_in_the_middle_of_a_transaction_is_reaped_when_postgresql_has_ended_that(postgres: Postgres) -> None:

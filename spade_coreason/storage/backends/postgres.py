@@ -144,11 +144,11 @@ class PostgresDatabase(Database):
                 await self._acquire_lock(driver)
                 await driver.execute(_MIGRATION_LOCK_SQL)  # of several workers one creates or migrates the tables
                 await connection.run_sync(self._create_or_migrate)
-                if self._terms is not None:
-                    self.worker_id = await connection.run_sync(self._add_worker, self._terms)
-                    self._begin_sql = make_fence(self.worker_id)
                 await connection.invalidate()  # this releases its locks
             await self._ensure_connection()
+            if self._terms is not None and self._connection is not None:
+                self.worker_id = await self._connection.run_sync(self._add_worker, self._terms)
+                self._begin_sql = make_fence(self.worker_id)
         except DRIVER_ERRORS as error:
             problem = self.problem(error)
             raise (DatabaseUnreachableError(str(problem)) if _is_unreachable(error) else problem) from error
@@ -246,9 +246,8 @@ class PostgresDatabase(Database):
     async def _run_transaction(self, batch: list[Commit[Any]]) -> Outcomes:
         groups = group_rows(batch)
         driver = await self._ensure_connection()
-        status = await driver.execute(self._begin_sql)
         try:
-            if status == _FENCED:
+            if await driver.execute(self._begin_sql) == _FENCED:
                 raise LeaseLostError(f"{self.name}: another worker serves the agents of this one now")
             results = await self._run_batch(driver, groups, batch)
             ids = [row[0] for statement in _INSERTING_STATEMENTS for row in groups[statement]]
