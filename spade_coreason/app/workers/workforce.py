@@ -38,8 +38,10 @@ async def replace_predecessor(
 
     This process holds the lock of the directory, so that worker has died, whatever its lease says. `running` is what it left.
     """
+    predecessor = None
     with suppress(OSError, ValueError):
         predecessor = int(await asyncio.to_thread((run_dir / _FILE).read_text))
+    if predecessor is not None:
         await leases.replace(predecessor, running, blocking_row, is_stop=is_stop)
     await asyncio.to_thread(replace_file, run_dir / _FILE, str(leases.worker).encode())
 
@@ -138,8 +140,9 @@ class Workforce:
         change = self._choose(table)
         # Those of an earlier look too, whose outcome was not known, or that could not be begun.
         own = [agent for agent, lease in table.leases.items() if lease.worker == me]
-        if change.claimed or any(worker.is_expired for worker in table.workers):
-            claimed, reaped = await self.leases.change(lambda table: self._choose(table).claimed)
+        replaces = self._renewal.has_settled and any(worker.is_expired for worker in table.workers)
+        if change.claimed or replaces:
+            claimed, reaped = await self.leases.change(lambda table: self._choose(table).claimed, replaces=replaces)
             own += claimed
             for worker in reaped:
                 count = len(worker.agents)
@@ -185,7 +188,10 @@ class Workforce:
         async def release(agent: str) -> None:
             async with slots:
                 if agent in self._serving.list_agents():
-                    await self._serving.give_back(agent, reaches_server=reaches_server)
+                    try:
+                        await self._serving.give_back(agent, reaches_server=reaches_server)
+                    except Exception:  # it is not served any more, and its lease must not stay here
+                        log.exception("%s: could not be given back cleanly", agent)
                 while True:
                     try:
                         await self.leases.release(agent, reason, is_lost=reason != _ROOM)

@@ -350,14 +350,21 @@ class Leases:
         """Add agents that no worker has served yet."""
         await self._database.write(lambda connection: add_agents(connection, agents))
 
-    async def change(self, choose: Callable[[LeaseTable], Sequence[str]]) -> tuple[list[str], list[Reaped]]:
+    async def change(
+        self, choose: Callable[[LeaseTable], Sequence[str]], *, replaces: bool = True
+    ) -> tuple[list[str], list[Reaped]]:
         """Replace the workers that are dead, and take the free agents that `choose` then chooses, in one transaction.
 
-        Return the agents that were taken, and the dead workers. The requests that may have killed these are counted.
+        Return the agents that were taken, and the dead workers. The requests that may have killed these are counted. Without
+        `replaces` no worker is replaced.
         """
 
         def work(connection: Connection) -> tuple[list[str], list[Reaped]]:
-            reaped = replace_lost_workers(connection)
+            if replaces:
+                reaped = replace_lost_workers(connection)
+            else:
+                lock_changes(connection)
+                reaped = []
             chosen = choose(read_leases(connection))
             return claim(connection, self.worker, chosen, "its share") if chosen else [], reaped
 

@@ -65,6 +65,7 @@ class LeaseRenewal:
         self._blocked_s = blocked_s
         self._main_loop = asyncio.get_running_loop()
         self._answered_at = self._renewed_at = time.monotonic()
+        self._settled_at = 0.0
         self._is_lapsed = False
         self._is_cut = threading.Event()
         self._thread = threading.Thread(target=self._run_thread, name="lease-renewal", daemon=True)
@@ -88,6 +89,11 @@ class LeaseRenewal:
     def has_lapsed(self) -> bool:
         """True if the lease was not renewed in time."""
         return self.seconds_left < (1 - LAPSED) * self._terms.lease_s
+
+    @property
+    def has_settled(self) -> bool:
+        """False for a while after the database was away: other workers have to renew their leases too, and are not dead."""
+        return time.monotonic() >= self._settled_at
 
     @property
     def seconds_left(self) -> float:
@@ -161,6 +167,8 @@ class LeaseRenewal:
                 if not self._is_over.is_set():
                     self._handlers.on_lost("another worker has taken over, because this one did not renew its lease in time")
                 return
+            if began_at - self._renewed_at > self._terms.lease_s / 2:
+                self._settled_at = began_at + self._terms.lease_s / 2
             self._renewed_at = began_at
             self._stored_snapshot = snapshot
             if self._is_lapsed:

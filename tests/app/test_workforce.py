@@ -1,0 +1,116 @@
+"""The part of one worker among several: when it replaces others, and what happens if an agent cannot be given back cleanly."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+
+from spade_coreason.app.workers.workforce import Workforce
+from spade_coreason.exceptions import StoreError
+from spade_coreason.storage import (
+    Database,
+    LeaseHandlers,
+    LeaseRenewal,
+    Leases,
+    LeaseTable,
+    StoreTimings,
+    WorkerTerms,
+    open_database,
+)
+from tests.support.databases import execute
+from tests.support.errors import ExpectedErrors
+from tests.support.records import AGENT
+from tests.support.servers.postgres import Postgres
+from tests.support.wait import TIMEOUT_S, eventually
+
+EXPIRE_TWO = "UPDATE workers SET expires_at = 0 WHERE name = 'two'"
+
+
+class ServedAgents:
+    """The agents that a worker serves: their names alone (`Serving`)."""
+
+    def __init__(self, fault: Exception | None = None) -> None:
+        self._agents: list[str] = []
+        self._fault = fault
+
+    def list_agents(self) -> Sequence[str]:
+        return list(self._agents)
+
+    async def note(self, table: LeaseTable) -> None:
+        pass
+
+    async def take(self, agents: Sequence[str]) -> None:
+        self._agents += agents
+
+    async def give_back(self, agent: str, *, reaches_server: bool = True) -> None:
+        self._agents.remove(agent)
+        if self._fault is not None:
+            raise self._fault
+
+
+@asynccontextmanager
+async def open_worker(url: str, name: str, lease_s: float) -> AsyncIterator[tuple[Database, WorkerTerms]]:
+    terms = WorkerTerms(name, lease_s)
+    database = await open_database(url, "off", timings=StoreTimings(retry_s=0.1), terms=terms)
+    try:
+        yield database, terms
+    finally:
+        await database.close()
+
+
+def renew(database: Database, terms: WorkerTerms, on_renewed: Callable[[], object] = lambda: None) -> LeaseRenewal:
+    """Begin to renew the lease of a worker."""
+    worker = Leases(database).worker
+    handlers = LeaseHandlers(on_renewed, lambda: None, lambda: None, lambda reason: None)
+    renewal = LeaseRenewal(database, worker, terms, handlers, 60)
+    renewal.start()
+    return renewal
+
+
+def list_workers(url: str) -> list[str]:
+    return [row["name"] for row in execute(url, "SELECT name FROM workers ORDER BY name")]
+
+
+async def test_after_an_outage_of_the_database_a_worker_gives_others_the_time_to_renew_their_leases(
+    own_postgres: Postgres,
+) -> None:
+    url, lease_s, renewed = own_postgres.url(), 8, asyncio.Event()
+    async with open_worker(url, "one", lease_s) as (database, terms), open_worker(url, "two", lease_s) as (other, other_terms):
+        renewal = renew(database, terms, renewed.set)
+        workforce = Workforce(Leases(database), renewal, [], ServedAgents())
+        await asyncio.wait_for(renewed.wait(), TIMEOUT_S)
+        execute(url, EXPIRE_TWO)
+        await asyncio.to_thread(own_postgres.kill)
+        renewed.clear()
+        await eventually(lambda: renewal.seconds_left < lease_s / 2 - 0.1)
+        await asyncio.to_thread(own_postgres.start)
+        await asyncio.wait_for(renewed.wait(), TIMEOUT_S)
+        await workforce.look()
+        assert list_workers(url) == ["one", "two"]
+
+        second = renew(other, other_terms)
+        await eventually(lambda: execute(url, "SELECT id FROM workers WHERE expires_at = 0") == [])
+        await eventually(lambda: renewal.has_settled)
+        await workforce.look()
+        assert list_workers(url) == ["one", "two"]
+
+        await second.stop()
+        execute(url, EXPIRE_TWO)
+        await workforce.look()
+        assert list_workers(url) == ["one"]
+        await renewal.stop()
+
+
+async def test_the_lease_of_an_agent_that_cannot_be_given_back_cleanly_is_free(
+    postgres: Postgres, expected_errors: ExpectedErrors
+) -> None:
+    url, serving = postgres.url(), ServedAgents(StoreError("its memory cannot be stored"))
+    async with open_worker(url, "one", 60) as (database, terms):
+        workforce = Workforce(Leases(database), renew(database, terms), [(AGENT,)], serving)
+        await workforce.join()
+        assert serving.list_agents() == [AGENT]
+        await workforce.leave()
+        assert [row["worker"] for row in execute(url, "SELECT worker FROM leases")] == [None]
+        await workforce.end()
+    expected_errors("could not be given back cleanly")
