@@ -8,6 +8,7 @@ CoReasonError
 ├── ConnectError                 the XMPP server cannot be reached or refuses the connection (exit code 4).
 │   └── LoginError               the server was reached and refuses the account (exit code 5).
 ├── StoreError                   stored data cannot be read or written.
+│   ├── LeaseLostError           another worker serves the agents of this one (exit code 75).
 │   ├── DatabaseUnreachableError the server of the database cannot be reached (exit code 4).
 │   ├── DatabaseEmptyError       the database is empty: nothing was ever stored in it.
 │   ├── MemoryFileError          an interaction memory file is damaged; it is left unchanged.
@@ -154,7 +155,12 @@ class StoreError(CoReasonError):
 
 
 class LeaseLostError(StoreError):
-    """This worker has not renewed its lease in time, so another one serves its agents. Nothing of it is stored any more."""
+    """This worker has not renewed its lease in time, so another one serves its agents. Nothing of it is stored any more.
+
+    Its exit code is EX_TEMPFAIL (sysexits.h): the same can be started again at once.
+    """
+
+    exit_code = 75
 
 
 class DatabaseUnreachableError(StoreError):

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 
 from ..config import Settings
-from ..exceptions import StoreError
+from ..exceptions import LeaseLostError, StoreError
 from ..memory import Embedder
 from ..operations.host import RunningAgent
 from ..operations.status import PlatformStatus
@@ -17,7 +17,6 @@ from .stored_host import StoredHost, open_stored_host
 from .supervision import make_store_timings, make_worker_terms
 from .workers.colleagues import Colleagues
 
-_EXIT_LEASE_LOST = 75
 _BLOCKED_S = 600.0
 """The time for which a command may compute without a pause. Its lease is renewed during that."""
 
@@ -50,7 +49,6 @@ class SharedHost(StoredHost):
             return None
         if not changes:
             return await self._colleagues.find_agent(agent, changes=False)
-
         owner = await self._colleagues.leases.claim_for_change(agent)
         if owner is None or owner.id == self._colleagues.worker:
             self._claimed.add(agent)
@@ -74,12 +72,6 @@ class SharedHost(StoredHost):
     def stop(self) -> None:
         """Raise StoreError: a command stops no worker."""
         raise StoreError("a worker is stopped on its own machine; run the same there, or send its process SIGTERM")
-
-    async def leave(self) -> None:
-        """Free the agents that were claimed, and end the lease."""
-
-        with suppress(StoreError):  # then the lease ends by itself
-            await self._colleagues.leases.release_claimed()
 
 
 def is_shared(settings: Settings) -> bool:
@@ -116,6 +108,7 @@ async def _open_shared_host(settings: Settings, agents: Sequence[str], terms: Wo
         colleagues = Colleagues(Leases(database), CallTable(database), lambda agent: None)
         calls = colleagues.calls
         stack.push_async_callback(calls.close)
+        stack.push_async_callback(_leave, colleagues.leases)
         handlers = LeaseHandlers(
             on_renewed=calls.wake_if_busy,
             on_lapsed=lambda: None,
@@ -123,22 +116,26 @@ async def _open_shared_host(settings: Settings, agents: Sequence[str], terms: Wo
             on_lost=_end,
             on_called=lambda payload: calls.wake(),
         )
+        renewal = LeaseRenewal(database, colleagues.worker, terms, handlers, _BLOCKED_S)
+        renewal.start()
+        stack.push_async_callback(renewal.stop)
         embedder = build_embedder(settings)
         if embedder is not None:
             stack.push_async_callback(embedder.close)
         is_running = await colleagues.is_served()
         if not is_running:  # else the workers do that
             await import_memories(settings, database)
-        host = SharedHost(settings, agents, database, embedder, colleagues, is_running=is_running)
-        stack.push_async_callback(host.leave)
-        renewal = LeaseRenewal(database, colleagues.worker, terms, handlers, _BLOCKED_S)
-        renewal.start()
-        stack.push_async_callback(renewal.stop)
-        yield host
+        yield SharedHost(settings, agents, database, embedder, colleagues, is_running=is_running)
+
+
+async def _leave(leases: Leases) -> None:
+    """Free the agents that a command has claimed, and end its lease."""
+    with suppress(StoreError):  # then the lease ends by itself
+        await leases.release_claimed()
 
 
 def _end(reason: str) -> None:
     """End the process at once, from any thread: nothing more of it would be stored."""
     text = f"The lease of this command is lost: {reason}. Run the same command again; it does what is left.\n"
     os.write(2, text.encode())
-    os._exit(_EXIT_LEASE_LOST)
+    os._exit(LeaseLostError.exit_code)
