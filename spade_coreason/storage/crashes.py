@@ -21,8 +21,8 @@ from ..exceptions import StoreError
 from .backends.database import Database, Rows, is_of_agent
 from .backends.statements import RECEIVE, RECEIVED_COLUMNS, SET_CHANNEL
 from .dedup import DUPLICATE_DAYS
-from .records import PendingRequest, from_micros, to_micros
-from .schema import RECEIVED, crashed_requests, inbox
+from .records import PAUSED, PLATFORM_SCOPE, PendingRequest, from_micros, to_micros
+from .schema import RECEIVED, crashed_requests, inbox, variables
 
 _SLOT_COUNT = 8192
 _SLOT_BYTES = 8
@@ -238,15 +238,17 @@ def count_crash(
 def record_lost_worker(connection: Connection, agents: Sequence[str], now: datetime) -> None:
     """Count a crash for the unanswered requests of the agents of a worker that was lost, in a transaction.
 
-    It is not known which of them ran. If one ran alone (`mark_alone`), it alone is counted, and fails if it is a suspect.
+    It is not known which of them ran, but those of a paused agent did not. If one ran alone (`mark_alone`), it alone is counted,
+    and fails if it is a suspect.
     """
-    crashed, is_of_agents = crashed_requests, or_(*map(is_of_agent, agents))
+    crashed = crashed_requests
     alone = list(connection.scalars(select(crashed.c.id).where(crashed.c.agent.in_(agents), crashed.c.runs_alone)))
-    if not alone:
-        open_rows = select(inbox.c.id).where(is_of_agents, inbox.c.state == RECEIVED)
-        rows = list(connection.scalars(open_rows))
-    else:
-        rows = alone
+    if not (rows := alone):
+        is_pause = variables.c.scope == PLATFORM_SCOPE, variables.c.name == PAUSED, variables.c.value == "true"
+        paused = set(connection.scalars(select(variables.c.agent).where(variables.c.agent.in_(agents), *is_pause)))
+        if started := [agent for agent in agents if agent not in paused]:
+            is_open = (or_(*map(is_of_agent, started)), inbox.c.state == RECEIVED)
+            rows = list(connection.scalars(select(inbox.c.id).where(*is_open)))
     if rows:
         _count(connection, rows, now)
     connection.execute(update(crashed).where(crashed.c.id.in_(alone)).values(runs_alone=False))

@@ -16,8 +16,10 @@ from spade_coreason.storage.crashes import (
     CrashedRequest,
     RunningRequests,
     drop_failed_request,
+    load_crashed,
     load_failed_requests,
     record_crash,
+    record_lost_worker,
     restore_kept,
     retry_failed_request,
 )
@@ -130,6 +132,19 @@ async def test_suspects_that_ran_together_do_not_fail(repository: AgentRepositor
         crashed = await _crash(repository, *rows)
         assert [(r.crashes, r.failed_at) for r in crashed.values()] == [(number + 1, None)] * 2
     assert (await _crash(repository, rows[0]))[rows[0]].failed_at == NOW
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+async def test_a_lost_worker_counts_for_what_may_have_run_and_not_for_what_waits_for_the_end_of_a_pause(
+    repository: AgentRepository,
+) -> None:
+    row = await receive_request(repository)
+    await repository.save_pause(True)
+    await repository.database.write(lambda connection: record_lost_worker(connection, [AGENT], NOW))
+    assert await load_crashed(repository.database, [AGENT]) == []
+    await repository.save_pause(False)
+    await repository.database.write(lambda connection: record_lost_worker(connection, [AGENT], NOW))
+    assert [(found.id, found.crashes) for found in await load_crashed(repository.database, [AGENT])] == [(row, 1)]
 
 
 async def test_a_request_that_was_answered_is_forgotten(repository: AgentRepository, database_url: str) -> None:
