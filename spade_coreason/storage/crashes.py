@@ -238,8 +238,8 @@ def count_crash(
 def record_lost_worker(connection: Connection, agents: Sequence[str], now: datetime) -> None:
     """Count a crash for the unanswered requests of the agents of a worker that was lost, in a transaction.
 
-    It is not known which of them ran, but those of a paused agent did not. If one ran alone (`mark_alone`), it alone is counted,
-    and fails if it is a suspect.
+    It is not known which of them ran, but those of a paused agent did not. If one ran alone (`mark_alone`), it is the only one
+    that is counted, and fails if it is a suspect.
     """
     crashed = crashed_requests
     alone = list(connection.scalars(select(crashed.c.id).where(crashed.c.agent.in_(agents), crashed.c.runs_alone)))
@@ -251,7 +251,6 @@ def record_lost_worker(connection: Connection, agents: Sequence[str], now: datet
             rows = list(connection.scalars(select(inbox.c.id).where(*is_open)))
     if rows:
         _count(connection, rows, now)
-    connection.execute(update(crashed).where(crashed.c.id.in_(alone)).values(runs_alone=False))
 
 
 async def mark_alone(database: Database, row: int, runs_alone: bool) -> None:
@@ -268,7 +267,7 @@ def _count(connection: Connection, rows: Collection[int], now: datetime, *, is_s
     if len(rows) == 1:
         has_failed = [was_running, crashed.c[name] >= limit, crashed.c.failed_at.is_(None)]
         connection.execute(update(crashed).where(*has_failed).values(failed_at=to_micros(now)))
-    connection.execute(update(crashed).where(was_running).values({name: crashed.c[name] + 1}))
+    connection.execute(update(crashed).where(was_running).values({name: crashed.c[name] + 1, "runs_alone": False}))
     known = set(connection.scalars(select(crashed.c.id).where(was_running)))
     first = select(inbox).where(inbox.c.id.in_(set(rows) - known), inbox.c.state == RECEIVED, inbox.c.request.is_not(None))
     for row in connection.execute(first).all():

@@ -18,6 +18,7 @@ from spade_coreason.storage.crashes import (
     drop_failed_request,
     load_crashed,
     load_failed_requests,
+    mark_alone,
     record_crash,
     record_lost_worker,
     restore_kept,
@@ -145,6 +146,18 @@ async def test_a_lost_worker_counts_for_what_may_have_run_and_not_for_what_waits
     await repository.save_pause(False)
     await repository.database.write(lambda connection: record_lost_worker(connection, [AGENT], NOW))
     assert [(found.id, found.crashes) for found in await load_crashed(repository.database, [AGENT])] == [(row, 1)]
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+async def test_a_request_that_ran_alone_when_its_worker_died_and_started_again_does_not_run_alone_any_more(
+    repository: AgentRepository,
+) -> None:
+    database, row, other = repository.database, await receive_request(repository), await receive_request(repository)
+    await _crash(repository, row)
+    await mark_alone(database, row, True)
+    await _crash(repository, row)
+    await database.write(lambda connection: record_lost_worker(connection, [AGENT], NOW))
+    assert [(found.id, found.crashes) for found in await load_crashed(database, [AGENT])] == [(row, 3), (other, 1)]
 
 
 async def test_a_request_that_was_answered_is_forgotten(repository: AgentRepository, database_url: str) -> None:
