@@ -206,6 +206,17 @@ def test_the_check_finds_the_node_that_has_to_restart() -> None:
         assert (first.check(), second.check()) == ((0, ""), (0, ""))
 
 
+def test_a_node_whose_name_contains_that_of_the_other_is_not_taken_for_it(tmp_path: Path) -> None:
+    answers = '#!/bin/sh\ncase "$*" in *connected_users_number) echo 1 ;; *) echo ejabberd@xmpp10 ;; esac\n'
+    program = tmp_path / "ejabberdctl"
+    program.write_text(answers)
+    program.chmod(0o755)
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "NODE": "ejabberd@xmpp10"}
+    command = ["bash", str(EJABBERD / "check-node.sh"), "ejabberd@xmpp1"]
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, timeout=TIMEOUT_S, check=False)
+    assert (done.returncode, "has to restart" in done.stdout) == (1, True)
+
+
 @dataclass(frozen=True)
 class Balancer:
     """The address that clients use."""

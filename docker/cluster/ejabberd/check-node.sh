@@ -11,7 +11,7 @@ ask() { timeout "${TIMEOUT_S:-30}" ejabberdctl "$@"; }
 fail() { echo "$1"; exit 1; }
 
 nodes=$(ask list_cluster) || fail "this node does not answer"  # Mnesia's running_db_nodes
-case $nodes in *"$other"*) exit 0 ;; esac
+if printf '%s\n' "$nodes" | tr -d "'" | grep -qxF -- "$other"; then exit 0; fi
 ask --node "$other" list_cluster >/dev/null || { echo "$other is away; this node goes on"; exit 0; }
 mine=$(ask connected_users_number) || fail "this node does not answer"
 theirs=$(ask --node "$other" connected_users_number) || exit 0

@@ -1,5 +1,7 @@
-"""Doors across workers: any worker answers for any agent. What is asked goes to the worker of the agent as a call
-(worker_calls.py), and the events of the reply come back by its mailbox. The answer itself is stored: a fetch gets it.
+"""Doors across workers: any worker answers for any agent.
+
+A request goes to the worker of the agent as a call (calls.py), and the events of the reply come back by its mailbox. The answer
+itself is stored: a fetch gets it.
 """
 
 from __future__ import annotations

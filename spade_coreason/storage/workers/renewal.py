@@ -173,7 +173,6 @@ class LeaseRenewal:
             self._stored_snapshot = snapshot
             if self._is_lapsed:
                 self._is_lapsed = False
-                self._is_cut.clear()
                 self._main_loop.call_soon_threadsafe(self._handlers.on_restored)
             self._call(self._handlers.on_renewed)
             with suppress(TimeoutError):
@@ -193,6 +192,7 @@ class LeaseRenewal:
             silent_s = now - self._renewed_at
             if silent_s > LAPSED * lease_s and not self._is_lapsed:
                 self._is_lapsed = True
+                self._is_cut.clear()  # not after the renewal: an earlier cut may still come
                 self._main_loop.call_soon_threadsafe(self._cut)
             if self._is_lapsed and silent_s > _CUT_BY * lease_s and not self._is_cut.is_set():
                 self._handlers.on_lost("the database cannot be reached, and something blocks the event loop")
