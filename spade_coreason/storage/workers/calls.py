@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import NamedTuple
 
-from sqlalchemy import Connection, delete, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, delete, func, insert, or_, select, update
 
 from ..backends.database import Database
 from ..schema import leases, worker_calls, workers
@@ -48,7 +48,7 @@ def _add_call(
 
     Return `OTHER_WORKER` if it is not the one that `only` names; then none is asked.
     """
-    worker = connection.scalar(select(leases.c.worker).where(leases.c.agent == agent))
+    worker = _find_alive(connection, leases.c.worker == workers.c.id, leases.c.agent == agent)
     if only not in (None, worker):
         return OTHER_WORKER
     if worker is not None:
@@ -58,10 +58,16 @@ def _add_call(
 
 def _add_worker_call(connection: Connection, call: int, caller: int, worker: int, method: str, arguments: str) -> int | None:
     """Ask a worker itself. Return its id; None if it has ended."""
-    found = connection.scalar(select(workers.c.id).where(workers.c.id == worker))
+    found = _find_alive(connection, workers.c.id == worker)
     if found is not None:
         _add(connection, call, caller, worker, "", method, arguments)
     return found
+
+
+def _find_alive(connection: Connection, *conditions: ColumnElement[bool]) -> int | None:
+    """Return the id of a worker, which stays until the transaction ends. None if another transaction removes it."""
+    query = select(workers.c.id).where(*conditions).with_for_update(read=True, key_share=True, of=workers)
+    return connection.scalar(query)
 
 
 def _add(connection: Connection, call: int, caller: int, worker: int, agent: str, method: str, arguments: str) -> None:
