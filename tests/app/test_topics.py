@@ -119,13 +119,7 @@ async def run_newsroom(server: XmppServer, directory: Path) -> AsyncIterator[New
     for name, agent in agents.items():
         account, password = accounts[name]
         settings = {
-            "server": {
-                "mode": "external",
-                "domain": server.domain,
-                "host": server.host,
-                "port": server.port,
-                "tls": {"ca_file": str(server.ca_file)},
-            },
+            "server": server.settings,
             "data_dir": str(directory / name),
             "peers": {"topics": jid},
             "access": {"operators": [client_jid]},

@@ -74,13 +74,7 @@ def forecast(city: str) -> str:
 async def run(server: XmppServer, directory: Path, *agents: dict[str, Any], **tracing: bool) -> AsyncIterator[Platform]:
     """Run a platform with its own data, below a directory, on an external server."""
     values = {
-        "server": {
-            "mode": "external",
-            "domain": server.domain,
-            "host": server.host,
-            "port": server.port,
-            "tls": {"ca_file": str(server.ca_file)},
-        },
+        "server": server.settings,
         "data_dir": str(directory / "data"),
         "limits": {"grace_s": 0},
         "tracing": {"enabled": True, **tracing},

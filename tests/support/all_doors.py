@@ -251,13 +251,7 @@ async def run_all_doors(
     desk, other, partly, closed = (jid for jid, _ in accounts)
     passwords = {jid: {"jid": jid, "password": password} for jid, password in accounts}
     values = {
-        "server": {
-            "mode": "external",
-            "domain": server.domain,
-            "host": server.host,
-            "port": server.port,
-            "tls": {"ca_file": str(server.ca_file)},
-        },
+        "server": server.settings,
         "data_dir": str(directory / "data"),
         "web": {"port": find_free_ports(1)[0]},
         "access": {"allow": ["*"], "operators": [operator]},

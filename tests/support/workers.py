@@ -99,13 +99,7 @@ async def run_workers(
     accounts = [await server.account() for _ in range(agents)]
     url, configuration = postgres.url(), tmp_path / "platform.yaml"
     settings = {
-        "server": {
-            "mode": "external",
-            "domain": server.domain,
-            "host": server.host,
-            "port": server.port,
-            "tls": {"ca_file": str(server.ca_file)},
-        },
+        "server": server.settings,
         "data_dir": str(tmp_path / "data"),
         "storage": {"url": url},
         "conversation": {"max_interactions": 0},

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from spade_coreason.xmpp.servers import lifeline
 from spade_coreason.xmpp.servers.bare_stream import StreamError, open_bare_stream
@@ -65,6 +65,12 @@ class XmppServer:
     @property
     def ca_file(self) -> Path:
         return self.certificate.ca_file
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The section `server` of a platform that uses it."""
+        tls = {"ca_file": str(self.ca_file)}
+        return {"mode": "external", "domain": self.domain, "host": self.host, "port": self.port, "tls": tls}
 
     @property
     def log(self) -> Path:
