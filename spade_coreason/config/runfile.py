@@ -64,7 +64,8 @@ async def write_run_file(data_dir: Path, run: RunFile) -> Path:
 def read_run_file(data_dir: Path) -> RunFile | None:
     """Read the `run.json` of a running platform; None if no platform runs."""
     try:
-        run = RunFile(**json.loads((data_dir / "run.json").read_text(encoding="utf-8")))
+        found = json.loads((data_dir / "run.json").read_text(encoding="utf-8"))
+        run = RunFile(**{name: found[name] for name in RunFile.__dataclass_fields__ if name in found})
     except (FileNotFoundError, PermissionError, ValueError, TypeError):
         return None
     return run if is_platform_running(data_dir) else None

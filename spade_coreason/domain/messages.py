@@ -446,7 +446,10 @@ class InboundRequest:
 
     @classmethod
     def from_json(cls, text: str | bytes, channel_name: str = DEFAULT_CHANNEL) -> InboundRequest:
-        """Read a request from the JSON text that `to_json` wrote. The inbox stores the name of its channel beside it."""
+        """Read a request from the JSON text that `to_json` wrote. The inbox stores the name of its channel beside it.
+
+        What only a newer version knows is ignored. Raise KeyError for a kind of channel that only a newer version has.
+        """
         fields = from_json(text)
         # Rows written before 0.1.0 have another name for it.
         kind = CHANNEL_KINDS[fields.pop("language" if "language" in fields else "channel")]
@@ -455,22 +458,36 @@ class InboundRequest:
                 fields[name] = UUID(fields[name])
         if "capabilities" in fields:
             fields["capabilities"] = ClientCapabilities.model_validate(fields["capabilities"])
-        context = {name: fields.pop(name) for name in RequestContext._fields if name in fields}
+        context = {name: fields[name] for name in RequestContext._fields if name in fields}
+        fields = {name: fields[name] for name in _STORED_FIELDS if name in fields}
         if context:
             context["chain"] = tuple(context.get("chain", ()))
             fields["context"] = RequestContext(**context)
         if "replaces" in fields:
             fields["replaces"] = tuple(fields["replaces"])
         if "earlier_runs" in fields:
-            runs = EarlierRuns._make(fields["earlier_runs"])
+            runs = EarlierRuns._make(fields["earlier_runs"][: len(EarlierRuns._fields)])
             fields["earlier_runs"] = runs._replace(
-                questions=tuple((name, number) for name, number in runs.questions),
-                values=tuple((scope, key, text) for scope, key, text in runs.values),
+                questions=tuple((name, number) for name, number, *_ in runs.questions),
+                values=tuple((scope, key, text) for scope, key, text, *_ in runs.values),
             )
         fields.setdefault("thread", None)
         fields.setdefault("owner", bare_jid(fields["sender"]))
         fields["is_text_only"] = len(fields["payload"]) == 1 and kind.is_human
         return cls(kind, content="", channel_name=channel_name, **fields)
+
+
+_STORED_FIELDS = frozenset(InboundRequest.__annotations__) - {
+    "kind",
+    "content",
+    "wants_receipt",
+    "wants_displayed_marker",
+    "is_text_only",
+    "context",
+    "evidence",
+    "channel_name",
+}
+"""The fields that `to_json` writes under their names."""
 
 
 def reply_id_prefix(key: str, request: InboundRequest) -> str:

@@ -17,6 +17,8 @@ from typing import TypeVar
 from urllib.parse import quote
 from uuid import uuid4
 
+from pydantic import ValidationError
+
 from ..exceptions import ConfigError, CoReasonError, ServerError
 from .definition import KNOWN_ERRORS, Arguments, Operation
 from .unix_socket import socket_address
@@ -93,6 +95,10 @@ def call_platform(
     except TimeoutError as error:
         problem = f"does not answer within {operation.timeout_s or _CONNECT_S:g} s; something blocks its event loop"
         raise ServerError(f"the platform on {data_dir} is running, but {problem}") from error
+    except ValidationError as error:
+        raise ServerError(
+            f"the platform on {data_dir} has another version, and its answer cannot be read; use the command of its version"
+        ) from error
     except (OSError, ValueError, http.client.HTTPException) as error:
         raise ServerError(
             f"{data_dir} is in use, but its platform does not answer: it is starting or stopping; try again"

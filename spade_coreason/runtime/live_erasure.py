@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import datetime
 from functools import partial
 
@@ -95,9 +96,10 @@ class LiveErasure:
         If that is stopped before it comes to it, the request runs at the next start.
         """
         if self._admission.erased_people and pending.request is not None:
-            incoming = InboundRequest.from_json(pending.request, pending.channel)
-            if any(map(incoming.is_of, self._admission.erased_people)):
-                return True
+            with suppress(KeyError):  # it waits for a newer version
+                incoming = InboundRequest.from_json(pending.request, pending.channel)
+                if any(map(incoming.is_of, self._admission.erased_people)):
+                    return True
         return queue(pending)
 
     def count_dropped(self, person: str) -> int:

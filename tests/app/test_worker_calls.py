@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from functools import partial
+from typing import Any, Protocol
 
 import pytest
 
-from spade_coreason.app.workers.calls import WorkerCalls
+from spade_coreason.app.workers.calls import WorkerCalls, _methods, _Remote
 from spade_coreason.contracts import ConversationState
 from spade_coreason.domain.conversation import ConversationStatus
 from spade_coreason.exceptions import ConfigError, StoreError
@@ -24,6 +25,7 @@ from spade_coreason.storage import (
     WorkerTerms,
     open_database,
 )
+from tests.support.databases import execute
 from tests.support.records import AGENT, ALICE, NOW
 from tests.support.servers.postgres import Postgres
 from tests.support.wait import eventually
@@ -72,7 +74,8 @@ class Recorder:
 class Worker:
     """A worker whose calls are woken often, in place of NOTIFY."""
 
-    def __init__(self, calls: WorkerCalls, leases: Leases) -> None:
+    def __init__(self, url: str, calls: WorkerCalls, leases: Leases) -> None:
+        self.url = url
         self.calls = calls
         self.leases = leases
 
@@ -89,7 +92,7 @@ async def open_worker(url: str, name: str, target: Recorder | None = None) -> As
     calls = WorkerCalls(CallTable(database), lambda agent: target if agent == AGENT else None)  # type: ignore[arg-type, return-value]
     waking = asyncio.create_task(wake())
     try:
-        yield Worker(calls, Leases(database))
+        yield Worker(url, calls, Leases(database))
     finally:
         waking.cancel()
         await calls.close()
@@ -115,6 +118,34 @@ async def test_arguments_results_and_errors_come_over_as_they_are(postgres: Post
         assert wrong.value.place == "agent"
         with pytest.raises(ValueError, match="a limit"):
             await agent.run_schedule("1")
+
+
+class OlderAgent(Protocol):
+    """An agent as another version calls it."""
+
+    async def dance(self) -> bool: ...
+    async def run_schedule(self, schedule_id: str, slowly: bool) -> bool: ...
+    async def run_stored(self, request: PendingRequest) -> tuple[bool, int]: ...
+
+
+@pytest.mark.parametrize(("method", "arguments"), [("dance", ()), ("run_schedule", ("1", True)), ("run_stored", (REQUEST,))])
+async def test_a_call_between_two_versions_that_do_not_understand_each_other_says_so(
+    postgres: Postgres, method: str, arguments: tuple[Any, ...]
+) -> None:
+    """The method is unknown there, has other arguments, or has another result."""
+    async with open_two(postgres) as (caller, _, _, _):
+        agent = _Remote(AGENT, _methods(OlderAgent), partial(caller.calls._ask_agent, AGENT, []))
+        with pytest.raises(StoreError, match=f"{AGENT}: its worker has another version, .* finish the upgrade"):
+            await getattr(agent, method)(*arguments)
+
+
+async def test_an_answer_of_another_form_is_an_answer_of_another_version(postgres: Postgres) -> None:
+    async with open_two(postgres) as (_, owner, recorder, agent):
+        waiting = asyncio.ensure_future(agent.wait_until_admitted(ALICE))
+        await eventually(lambda: recorder.asked == [ALICE])
+        execute(owner.url, "UPDATE worker_calls SET answer = '{\"later\": true}'")
+        with pytest.raises(StoreError, match="its worker has another version"):
+            await waiting
 
 
 async def test_a_call_is_ended_early_when_its_caller_wants_that(postgres: Postgres) -> None:

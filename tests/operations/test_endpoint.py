@@ -210,6 +210,17 @@ async def test_an_operation_of_another_version_is_not_found(tmp_path: Path) -> N
     assert line["error"]["text"] == "the running platform has another version and does not know dance; restart it"
 
 
+async def test_an_answer_of_another_version_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    @operation("echo")
+    async def newer(call: Call, arguments: Text) -> int:
+        """Return a number."""
+        return 0
+
+    async with serve(tmp_path):
+        with pytest.raises(ServerError, match="has another version, and its answer cannot be read"):
+            await asyncio.to_thread(call_platform, tmp_path, newer, Text(text="one"))
+
+
 async def test_errors_are_those_of_the_operation(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, expected_errors: ExpectedErrors
 ) -> None:

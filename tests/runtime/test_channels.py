@@ -18,7 +18,7 @@ from spade_coreason import AgentRequest, Response, Session, agent
 from spade_coreason.runtime import OutboundMessage
 from spade_coreason.testing import Policy, RunnerTimings
 from tests.support.channel_hosts import CHANNEL_HOSTS, PROGRAM_JID, ChannelHost, FetchedHost, run_on_channels
-from tests.support.databases import ANSWERED, CLOSED, RECEIVED, SQLITE, read_rows
+from tests.support.databases import ANSWERED, CLOSED, RECEIVED, SQLITE, execute, read_rows
 from tests.support.errors import ExpectedErrors
 from tests.support.fetched_channel import NAME, Event, FetchedChannel, texts_of
 from tests.support.line_channel import NAME as LINE, LineChannel
@@ -158,6 +158,10 @@ async def test_a_request_whose_channel_is_missing_stays_and_hinders_no_start(dat
         assert runtime.runner.turns_in_flight == 0
         [row] = read_rows(database_url, "inbox")
         assert (row["state"], row["channel"]) == (RECEIVED, NAME)
+    execute(database_url, "UPDATE inbox SET request = replace(request, '\"program\"', '\"newer\"')")
+    async with run_on_channels(database_url, gate.build(), {NAME: channel}) as runtime:
+        assert runtime.runner.without_channel == {"newer": 1}  # a newer version knows this kind of channel
+    execute(database_url, "UPDATE inbox SET request = replace(request, '\"newer\"', '\"program\"')")
     gate.opened.set()
     async with run_on_channels(database_url, gate.build(), {NAME: channel}) as runtime:
         assert runtime.runner.without_channel == {}

@@ -6,12 +6,12 @@ import asyncio
 import inspect
 import json
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, partial
 from typing import Any, NamedTuple, Protocol, cast, get_args, get_origin, get_type_hints
 
-from pydantic import ConfigDict, TypeAdapter
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from ...contracts import QuestionState
 from ...doors import RunningDoor
@@ -43,6 +43,8 @@ _MOVE_S = 0.2
 """The most times that a caller asks again, and the time in between, while an agent goes from one worker to another."""
 TAKEOVER_S = 10.0
 """The time for which a caller at a door waits for the next worker of its agent."""
+WORKER = "a worker"
+"""A worker itself in an error, in place of the JID of an agent."""
 _FLAG = "should_go_on"
 """The argument that is a function: a call with it may be ended early."""
 _UNDONE_BY = {"refuse_person": "admit_person", "hold_turns": "release_turns"}
@@ -169,7 +171,7 @@ class WorkerCalls:
 
     def agent(self, agent: str) -> RunningAgent:
         """Return an agent (a bare JID) that another worker serves. If it changes its worker, the new one is asked."""
-        return cast(RunningAgent, _Remote(_methods(RunningAgent), partial(self._ask_agent, agent, [])))
+        return cast(RunningAgent, _Remote(agent, _methods(RunningAgent), partial(self._ask_agent, agent, [])))
 
     def door(self, agent: str) -> RunningDoor:
         """Return the door of an agent (a bare JID) that another worker serves.
@@ -177,11 +179,11 @@ class WorkerCalls:
         If it changes its worker, the new one is asked. ConnectionError if there is none for some seconds. A method may have
         been called at a worker that has ended since.
         """
-        return cast(RunningDoor, _Remote(_methods(RunningDoor), partial(self._ask_door, agent)))
+        return cast(RunningDoor, _Remote(agent, _methods(RunningDoor), partial(self._ask_door, agent)))
 
     def worker(self, worker: int) -> RunningWorker:
         """Return another worker."""
-        return cast(RunningWorker, _Remote(_methods(RunningWorker), partial(self._ask_worker, worker)))
+        return cast(RunningWorker, _Remote(WORKER, _methods(RunningWorker), partial(self._ask_worker, worker)))
 
     async def _ask_agent(
         self, agent: str, bound: list[int], method: str, arguments: str, should_go_on: Callable[[], bool] | None
@@ -211,7 +213,7 @@ class WorkerCalls:
     async def _ask_worker(self, worker: int, method: str, arguments: str, should_go_on: Callable[[], bool] | None) -> str:
         try:
             add = partial(self._calls.ask_worker, worker=worker)
-            return (await self._ask(add, "the worker", method, arguments, should_go_on))[1]
+            return (await self._ask(add, WORKER, method, arguments, should_go_on))[1]
         except _MovedError:
             raise StoreError("the worker has ended") from None
 
@@ -242,7 +244,7 @@ class WorkerCalls:
                     is_stopped = True
                     await self._calls.stop(call, worker)
                 self._wake.set()
-            answer = json.loads(answered.result())
+            answer = answered.result()
         except _EndedError:
             raise _WorkerEndedError(
                 f"{what}: the worker that was asked has ended before it answered; run the same again, which does what is left"
@@ -251,11 +253,14 @@ class WorkerCalls:
             del self._waiting[call]
             with suppress(StoreError):
                 self._calls.delete(call, worker)
-        if "error" in answer:
-            raise _read_error(**answer["error"])
-        if "moved" in answer:
-            raise _MovedError
-        return worker, str(answer["result"])
+        match json.loads(answer):
+            case {"error": {"kind": str(kind), "place": str(place), "text": str(text)}}:
+                raise _read_error(kind, place, text)
+            case {"moved": True}:
+                raise _MovedError
+            case {"result": str(result)}:
+                return worker, result
+        raise _OtherVersionError(what, method)
 
     # The side of the worker that is asked
 
@@ -299,7 +304,8 @@ class WorkerCalls:
             _, _, method, arguments = key
             target = self._lasting.pop(key)
             try:
-                await _call(_methods(RunningAgent)[method], target, method, arguments, None)
+                undoing = _methods(RunningAgent)[method]
+                await _call(undoing, target, method, undoing.arguments.validate_json(arguments), None)
             except Exception:
                 log.exception("%s: %s failed after the end of the worker that had asked", key[1], method)
 
@@ -324,8 +330,12 @@ class WorkerCalls:
             return {"moved": True}
         try:
             if (method := methods.get(call.method)) is None:
-                raise CoReasonError(f"the worker has another version and does not know {call.method}; restart it")
-            result = await _call(method, target, call.method, call.arguments, lambda: call.id not in self._stopped)
+                raise _OtherVersionError(call.agent or WORKER, call.method)
+            try:
+                arguments = method.arguments.validate_json(call.arguments)
+            except ValidationError:
+                raise _OtherVersionError(call.agent or WORKER, call.method) from None
+            result = await _call(method, target, call.method, arguments, lambda: call.id not in self._stopped)
             self._note_lasting(call, target, result)
         except (CoReasonError, ValueError) as error:
             return {"error": _write_error(error)}
@@ -350,10 +360,21 @@ class _WorkerEndedError(StoreError):
     """The same, as a sentence."""
 
 
+class _OtherVersionError(StoreError):
+    """A call to a worker of another version, which does not know the method or its arguments, or answers in another form."""
+
+    def __init__(self, what: str, method: str) -> None:
+        super().__init__(
+            f"{what}: its worker has another version, and the two do not understand each other ({method}); finish the upgrade,"
+            " so that all workers have one version, and try again"
+        )
+
+
 class _Remote:
     """Something in another worker: each method is a call."""
 
-    def __init__(self, methods: Mapping[str, _Method], ask: Callable[..., Awaitable[str]]) -> None:
+    def __init__(self, what: str, methods: Mapping[str, _Method], ask: Callable[..., Awaitable[str]]) -> None:
+        self._what = what
         self._methods = methods
         self._ask = ask
 
@@ -374,12 +395,17 @@ class _Remote:
 
     async def _perform(self, name: str, method: _Method, values: tuple[Any, ...], should_go_on: Any) -> Any:
         arguments = method.arguments.dump_json(values).decode()
-        return method.result.validate_json(await self._ask(name, arguments, should_go_on))[0]
+        result = await self._ask(name, arguments, should_go_on)
+        try:
+            return method.result.validate_json(result)[0]
+        except ValidationError:
+            raise _OtherVersionError(self._what, name) from None
 
 
-async def _call(method: _Method, target: object, name: str, arguments: str, should_go_on: Callable[[], bool] | None) -> Any:
-    values = method.arguments.validate_json(arguments)
-    return await getattr(target, name)(*values, *([should_go_on] if method.has_flag else []))
+async def _call(
+    method: _Method, target: object, name: str, arguments: Sequence[Any], should_go_on: Callable[[], bool] | None
+) -> Any:
+    return await getattr(target, name)(*arguments, *([should_go_on] if method.has_flag else []))
 
 
 def _write_error(error: CoReasonError | ValueError) -> dict[str, str]:

@@ -10,7 +10,7 @@ from ...exceptions import StoreError
 from ...operations.host import RunningAgent
 from ...operations.status import AgentStatus, PlatformStatus, TakeoverStatus, WorkerStatus
 from ...storage import CallTable, Leases, Worker, find_last_takeover, from_micros
-from .calls import RunningWorker, WorkerCalls, WorkerState
+from .calls import RunningWorker, WorkerCalls, WorkerState, _OtherVersionError
 
 ABSENT = "absent"
 """The key in the snapshot of a worker of the agents that it cannot make. Their stored data can be changed by anyone."""
@@ -18,6 +18,7 @@ _REPORT_S = 2.0
 _TAKEOVER_S = 20.0
 """The time that a change waits until a worker serves an agent that is free for a moment."""
 _POLL_S = 0.1
+_SILENT = "does not answer"
 
 
 class Colleagues:
@@ -82,9 +83,11 @@ class Colleagues:
         shown = [worker for worker in table.workers if not worker.is_leaving or worker.id in owners.values()]
         others = [worker for worker in shown if worker.id != self.worker]
         states = dict(zip([one.id for one in others], await asyncio.gather(*map(self._ask, others)), strict=True))
+        problems = {worker: state for worker, state in states.items() if isinstance(state, str)}
+        answers = {worker: state for worker, state in states.items() if not isinstance(state, str)}
         if own is not None:
-            states[self.worker] = own
-        found = {agent.jid: agent for state in states.values() if state is not None for agent in state.agents}
+            answers[self.worker] = own
+        found = {agent.jid: agent for state in answers.values() for agent in state.agents}
         names = {worker.id: worker.name for worker in table.workers}
 
         def describe(agent: str) -> AgentStatus:
@@ -93,14 +96,14 @@ class Colleagues:
             lease = table.leases.get(agent)
             if lease is None or lease.worker is None:
                 problem = "no worker serves it" if lease is None else f"no worker serves it: {lease.reason}"
-            elif states.get(lease.worker) is None:
-                problem = f"its worker {names.get(lease.worker, lease.worker)} does not answer"
+            elif lease.worker not in answers:
+                problem = f"its worker {names.get(lease.worker, lease.worker)} {problems.get(lease.worker, _SILENT)}"
             else:
                 problem = f"its worker {names.get(lease.worker, lease.worker)} has not begun to serve it"
             return AgentStatus(agent, "offline", start_problem=f"{agent}: {problem}")
 
         takeover = find_last_takeover(table)
-        web = next((state.web for state in (own, *states.values()) if state is not None and state.web is not None), None)
+        web = next((state.web for state in (own, *answers.values()) if state is not None and state.web is not None), None)
         return PlatformStatus(
             0 if own is None else own.pid,
             server,
@@ -114,7 +117,7 @@ class Colleagues:
                     worker.id == self.worker,
                     worker.is_leaving,
                     max(0.0, worker.left_micros / 1_000_000),
-                    states.get(worker.id) is not None,
+                    worker.id in answers,
                 )
                 for worker in shown
             ),
@@ -123,11 +126,14 @@ class Colleagues:
             else TakeoverStatus(takeover.worker, takeover.reason, from_micros(takeover.at), len(takeover.agents)),
         )
 
-    async def _ask(self, worker: Worker) -> WorkerState | None:
+    async def _ask(self, worker: Worker) -> WorkerState | str:
+        """Return the state of a worker, or the reason why it is not known."""
         if worker.is_expired:
-            return None
+            return _SILENT
         try:
             async with asyncio.timeout(_REPORT_S):
                 return await self.calls.worker(worker.id).report()
+        except _OtherVersionError:
+            return "has another version; finish the upgrade"
         except (StoreError, TimeoutError):
-            return None
+            return _SILENT

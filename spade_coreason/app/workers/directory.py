@@ -6,12 +6,13 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from pydantic import TypeAdapter
 
 from ...domain.access import AccessPolicy
 from ...domain.cards import AgentCard
+from ...domain.value import value
 from ...exceptions import StoreError
 from ...runtime import PlatformDirectory
 from ...storage import Leases
@@ -22,7 +23,8 @@ _MARGIN_MICROS = 60_000_000
 """A card may become visible so long after its time: its transaction took that long."""
 
 
-class Listing(NamedTuple):
+@value
+class Listing:
     """The card and the rules of an agent for the other workers, as its worker stores them."""
 
     card: AgentCard
@@ -78,7 +80,10 @@ class SharedDirectory:
             self._since = max(self._since, stored_at)
             if self._texts.get(agent) != text:
                 self._texts[agent] = text
-                self._read[agent] = _adapter().validate_json(text)
+                try:
+                    self._read[agent] = _adapter().validate_json(text)
+                except ValueError:
+                    log.warning("%s: its card was stored by another version; this worker shows an older one, or none", agent)
         others: dict[str, tuple[AgentCard, AccessPolicy]] = {}
         for agent, listing in self._read.items():
             owner = owners.get(agent)

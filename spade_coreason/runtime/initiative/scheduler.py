@@ -296,7 +296,8 @@ def make_request(stored: StoredSchedule, due_at: datetime) -> InboundRequest:
         metadata[EVERY] = origin["name"]
     if REPLY_THREAD in origin:
         metadata[REPLY_THREAD] = origin[REPLY_THREAD]
-    context = RequestContext(**origin["context"]) if "context" in origin else NO_CONTEXT
+    stored_context = origin.get("context", {})
+    known = {name: stored_context[name] for name in RequestContext._fields if name in stored_context}
     return InboundRequest(
         kind,
         origin.get("sender", stored.owner),
@@ -307,7 +308,7 @@ def make_request(stored: StoredSchedule, due_at: datetime) -> InboundRequest:
         "groupchat" if kind.is_room else "chat",
         metadata,
         request_id=uuid5(UUID(stored.schedule_id), due_text),
-        context=context,
+        context=RequestContext(**known) if known else NO_CONTEXT,
         owner=stored.owner,
         address=origin.get("address", ""),
         nickname=origin.get("nickname", ""),

@@ -66,8 +66,7 @@ class InboxRecovery:
             elif pending_request.reply is not None:
                 self._metrics.redeliveries["resent"] += 1
                 self._outbox.add_unsent(pending_request.channel, pending_request.inbox_row, pending_request.reply)
-            elif pending_request.request is not None:
-                incoming = InboundRequest.from_json(pending_request.request, pending_request.channel)
+            elif (incoming := self._read(pending_request)) is not None:
                 requests[pending_request.inbox_row] = incoming
         for name, count in self.without_channel.items():
             log.warning(
@@ -94,11 +93,18 @@ class InboxRecovery:
         """Queue one stored request, which an operator wants to run again. Return False if its channel is missing."""
         if pending.channel not in self._outbox.channels:
             self.without_channel[pending.channel] += 1
-        elif pending.request is not None:
-            incoming = InboundRequest.from_json(pending.request, pending.channel)
+        elif (incoming := self._read(pending)) is not None:
             self._recover_request(incoming, pending, is_rerun=True)
             return True
         return False
+
+    def _read(self, pending: PendingRequest) -> InboundRequest | None:
+        """Read a stored request. One of a kind of channel that only a newer version has waits for that version: None."""
+        try:
+            return None if pending.request is None else InboundRequest.from_json(pending.request, pending.channel)
+        except KeyError as error:
+            self.without_channel[str(error.args[0])] += 1
+            return None
 
     def _recover_request(self, incoming: InboundRequest, pending: PendingRequest, *, is_rerun: bool = False) -> None:
         """Queue or refuse a request that was received and not finished before the restart.

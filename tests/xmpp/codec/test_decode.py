@@ -15,6 +15,7 @@ from spade_coreason.domain.identifiers import derive_inbox_key
 from spade_coreason.domain.messages import (
     RESERVED_METADATA,
     Bounce,
+    EarlierRuns,
     EncryptedMessage,
     InboundRequest,
     MalformedRequest,
@@ -593,6 +594,21 @@ def test_a_request_read_back_from_the_inbox_is_the_same(incoming: InboundRequest
     read_back = InboundRequest.from_json(incoming.to_json())
     assert read_back == replace(incoming, content="", metadata=dict(incoming.metadata))
     assert InboundRequest.from_json(read_back.to_json().encode()) == read_back
+
+
+@pytest.mark.parametrize("incoming", STORED_REQUESTS, ids=range(len(STORED_REQUESTS)))
+def test_what_only_a_newer_version_writes_to_the_inbox_is_ignored(incoming: InboundRequest) -> None:
+    runs = EarlierRuns(
+        1, "2026-01-01T00:00:00+00:00", 2, 3, {"step": 1}, (("ask", 1),), (("user", "a", None),), {"zone": "UTC"}, 4
+    )
+    parked = replace(incoming, content="", metadata=dict(incoming.metadata), earlier_runs=runs)
+    stored = json.loads(parked.to_json())
+    stored |= {"priority": 7, "earlier_runs": [*stored["earlier_runs"], "more"]}
+    stored["earlier_runs"][5][0].append("more")
+    stored["earlier_runs"][6][0].append("more")
+    if "capabilities" in stored:
+        stored["capabilities"]["smells"] = True
+    assert InboundRequest.from_json(json.dumps(stored)) == parked
 
 
 def test_absent_fields_are_not_written_to_the_inbox() -> None:
