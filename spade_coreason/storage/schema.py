@@ -23,10 +23,12 @@ from sqlalchemy import (
 
 REVISION = "0026"
 """The newest migration. `metadata` describes the tables after it."""
-OLDEST_REVISION = "0017"
-"""The oldest revision whose program may run on this schema. A migration that only adds things leaves it as it is.
+OLDEST_REVISIONS = {"sqlite": "0017", "postgresql": "0023"}
+"""The oldest revision whose program may run on this schema, by the kind of the database. A migration that only adds things
+leaves it as it is.
 
-A program of a revision between the two uses the tables and columns that it knows.
+A program of a revision between the two uses the tables and columns that it knows. On PostgreSQL an older one than 0023 would
+look for the interaction memories in files.
 """
 
 metadata = MetaData()
@@ -581,7 +583,7 @@ worker_calls = Table(
     Index("worker_calls_by_worker", "worker"),
 )
 
-# One row: which programs may run on the schema (`OLDEST_REVISION` of the program that has created or migrated it).
+# One row: which programs may run on the schema (`OLDEST_REVISIONS` of the program that has created or migrated it).
 compatibility = Table("compatibility", metadata, Column("oldest_revision", Text, primary_key=True))
 
 DATA_TABLES = [

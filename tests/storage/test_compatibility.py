@@ -9,11 +9,11 @@ import pytest
 from alembic import command
 from alembic.config import Config
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, inspect
+from sqlalchemy import Connection, inspect, make_url
 
 from spade_coreason import StoreError
 from spade_coreason.storage import back_up, check_health, migrations, open_database, schema
-from tests.support.databases import downgrade, execute, read_rows
+from tests.support.databases import SQLITE, downgrade, execute, read_rows
 from tests.support.records import ALICE, BOB, new_conversation, open_repository, store_turn
 
 BASELINE = "0017"
@@ -64,15 +64,21 @@ def find_contractions(before: dict[str, dict[str, Any]], after: dict[str, dict[s
     return problems
 
 
+def find_oldest(url: str) -> str:
+    """Return the oldest revision whose program may run on a database."""
+    return schema.OLDEST_REVISIONS[make_url(url).get_backend_name()]
+
+
 async def test_migrations_only_add_things(database_url: str) -> None:
     """What a program of an allowed older revision knows must stay as it is: see CONTRIBUTING.md."""
     revisions = [script.revision for script in ScriptDirectory.from_config(alembic_config()).walk_revisions()][::-1]
     assert revisions[-1] == schema.REVISION
-    assert schema.OLDEST_REVISION in revisions[revisions.index(BASELINE) :]
+    oldest = find_oldest(database_url)
+    assert oldest in revisions[revisions.index(BASELINE) :]
     database = await open_database(database_url, "off")
-    await database.write(lambda connection: downgrade(connection, schema.OLDEST_REVISION))
+    await database.write(lambda connection: downgrade(connection, oldest))
     before = await database.write(describe_tables)
-    for revision in revisions[revisions.index(schema.OLDEST_REVISION) + 1 :]:
+    for revision in revisions[revisions.index(oldest) + 1 :]:
         await database.write(lambda connection, to=revision: command.upgrade(alembic_config(connection), to))  # type: ignore[misc]
         after = await database.write(describe_tables)
         assert find_contractions(before, after) == []
@@ -148,9 +154,13 @@ async def test_this_version_refuses_the_schema_of_a_newer_one_that_does_not_allo
     assert execute(database_url, "SELECT version_num FROM alembic_version") == [{"version_num": "9000"}]
 
 
-async def test_a_migrated_database_says_which_programs_may_run_on_it(database_url: str) -> None:
+async def test_a_database_says_which_programs_may_run_on_it(database_url: str) -> None:
+    """On PostgreSQL none that looks for the interaction memories in files: they are in a table since 0023."""
+    says = "SELECT oldest_revision FROM compatibility"
+    oldest = [{"oldest_revision": "0017" if database_url.startswith(SQLITE) else "0023"}]
     database = await open_database(database_url, "off")
+    assert execute(database_url, says) == oldest
     await database.write(lambda connection: downgrade(connection, "0014"))
     await database.close()
     await (await open_database(database_url, "off")).close()
-    assert execute(database_url, "SELECT * FROM compatibility") == [{"oldest_revision": schema.OLDEST_REVISION}]
+    assert execute(database_url, says) == oldest

@@ -11,6 +11,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
+from sqlalchemy import make_url
 
 from spade_coreason.storage import check_health, open_database, schema
 from spade_coreason.storage.repository import AgentRepository
@@ -52,21 +53,21 @@ def git(*arguments: str) -> bytes:
         return b""
 
 
-def find_version_before() -> str:
+def find_version_before(oldest: str) -> str:
     """Return the last commit with an older schema than today's, or skip the test with the reason that there is none."""
-    if schema.REVISION == schema.OLDEST_REVISION:
-        pytest.skip(f"no older version may run on schema {schema.REVISION}: it is OLDEST_REVISION itself")
+    if oldest == schema.REVISION:
+        pytest.skip(f"no older version may run on schema {schema.REVISION}: it is the oldest itself")
     changes = git("log", "--format=%H", "-G^REVISION = ", "--", SCHEMA_FILE).decode().split()
     for commit in ("HEAD", *(f"{change}^" for change in changes)):
         found = re.search(r'^REVISION = "(\d+)"', git("show", f"{commit}:{SCHEMA_FILE}").decode(), re.M)
         if found is not None and found[1] < schema.REVISION:
-            assert found[1] >= schema.OLDEST_REVISION
+            assert found[1] >= oldest
             return commit
     pytest.skip(f"the history of git is not here, or is too short for a version before schema {schema.REVISION}")
 
 
 async def test_the_version_before_runs_on_the_schema_of_today(database_url: str, tmp_path: Path) -> None:
-    commit = find_version_before()
+    commit = find_version_before(schema.OLDEST_REVISIONS[make_url(database_url).get_backend_name()])
     with tarfile.open(fileobj=io.BytesIO(git("archive", commit, "spade_coreason", "agents"))) as archive:
         archive.extractall(tmp_path, filter="data")
     database = await open_database(database_url, "off")

@@ -681,7 +681,8 @@ def create_tables(connection: Connection) -> None:
         connection.exec_driver_sql(statement)
     full_text.create(connection)
     create_sequence(connection)
-    connection.exec_driver_sql(f"INSERT INTO {schema.compatibility.name} (oldest_revision) VALUES ('{schema.OLDEST_REVISION}')")
+    oldest = schema.OLDEST_REVISIONS[connection.dialect.name]
+    connection.exec_driver_sql(f"INSERT INTO {schema.compatibility.name} (oldest_revision) VALUES ('{oldest}')")
     connection.exec_driver_sql("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL)")
     connection.exec_driver_sql(f"INSERT INTO alembic_version VALUES ('{schema.REVISION}')")
 

@@ -11,7 +11,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, delete, insert
 
 from ...exceptions import StoreError
-from ..schema import OLDEST_REVISION, REVISION, compatibility
+from ..schema import OLDEST_REVISIONS, REVISION, compatibility
 
 log = logging.getLogger(__name__)
 
@@ -23,7 +23,7 @@ def upgrade(connection: Connection, name: str, stored: str) -> None:
     config.attributes["connection"] = connection
     command.upgrade(config, "head")
     connection.execute(delete(compatibility))
-    connection.execute(insert(compatibility).values(oldest_revision=OLDEST_REVISION))
+    connection.execute(insert(compatibility).values(oldest_revision=OLDEST_REVISIONS[connection.dialect.name]))
     log.info("%s: migrated from schema %s to %s", name, stored, REVISION)
 
 
