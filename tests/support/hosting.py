@@ -415,7 +415,9 @@ class PlatformProcess:
     """The JIDs of the other agents."""
     blocked_s: float = BLOCKED_S
     is_strict: bool = True
-    process: WarmProcess[bytes] | None = None
+    program: Path | None = None
+    """The directory with another copy of the package to run."""
+    process: subprocess.Popen[bytes] | None = None
 
     @property
     def pid(self) -> int:
@@ -430,9 +432,12 @@ class PlatformProcess:
 
     async def start(self) -> None:
         """Start the process; return when its agents are online, unless it is not strict."""
-        command = [sys.executable, "-m", "tests.support.hosting", str(self.configuration), str(self.blocked_s)]
+        command = ["-m", "tests.support.hosting", str(self.configuration), str(self.blocked_s)]
         command += [] if self.is_strict else ["lenient"]
-        self.process = WarmProcess[bytes](command, cwd=PROJECT, stdout=subprocess.PIPE)
+        if self.program is None:
+            self.process = WarmProcess[bytes]([sys.executable, *command], cwd=PROJECT, stdout=subprocess.PIPE)
+        else:  # without -P Python finds the package of the project in its working directory
+            self.process = _start_program(self.program, command)
         line = await asyncio.to_thread(_read_line, self.process)
         log = self.error_log.read_text()[-2000:] if line != b"ready\n" and self.error_log.exists() else ""
         assert line == b"ready\n", f"the platform did not start: {line!r} {log} {await self.wait()}"
@@ -476,7 +481,12 @@ class RunningPlatform:
         return (await asyncio.to_thread(call_platform, self.platform.settings.data_dir, operation, wanted))[0]
 
 
-def _read_line(process: WarmProcess[bytes]) -> bytes:
+def _start_program(program: Path, command: Sequence[str]) -> subprocess.Popen[bytes]:
+    environment = {**os.environ, "PYTHONPATH": f"{program}{os.pathsep}{PROJECT}"}
+    return subprocess.Popen([sys.executable, "-P", *command], cwd=PROJECT, env=environment, stdout=subprocess.PIPE)
+
+
+def _read_line(process: subprocess.Popen[bytes]) -> bytes:
     """Read the only line that a platform prints; kill it if there is none in time."""
     assert process.stdout is not None
     if not select.select([process.stdout], [], [], TIMEOUT_S)[0]:

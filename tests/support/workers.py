@@ -48,9 +48,12 @@ class Workers:
         self.agents = agents
         self.processes: list[PlatformProcess] = []
 
-    async def start(self, configuration: Path | None = None) -> PlatformProcess:
-        """Start another worker. One with a configuration of its own does not wait until its agents are online."""
-        worker = PlatformProcess(configuration or self._configuration, is_strict=configuration is None)
+    async def start(self, configuration: Path | None = None, program: Path | None = None) -> PlatformProcess:
+        """Start another worker. One with a configuration of its own does not wait until its agents are online.
+
+        `program` is the directory with another copy of the package.
+        """
+        worker = PlatformProcess(configuration or self._configuration, is_strict=configuration is None, program=program)
         self.processes.append(worker)
         await worker.start()
         return worker
@@ -202,12 +205,14 @@ class Asker:
     def __init__(self, client: StockClient) -> None:
         self._client = client
         self._seen: set[str] = set()
+        self.repeated = 0
+        """The number of answers that came again."""
 
     async def ask(self, agent: str) -> tuple[int, int]:
         """Return the number of the turn, and the process that ran it."""
         self._client.send("hi", agent)
         while (answer := await self._client.answer())["id"] in self._seen:
-            pass
+            self.repeated += 1
         self._seen.add(answer["id"])
         count, pid = str(answer["body"]).split()
         return int(count), int(pid)

@@ -3,28 +3,66 @@
 from __future__ import annotations
 
 import logging
+from itertools import count
 from pathlib import Path
 
 from alembic import command
 from alembic.config import Config
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, delete, insert
+from sqlalchemy import Connection, delete, insert, inspect
+from sqlalchemy.exc import DBAPIError
 
 from ...exceptions import StoreError
-from ..schema import OLDEST_REVISIONS, REVISION, compatibility
+from ..schema import OLDEST_REVISIONS, REVISION, compatibility, metadata
 
 log = logging.getLogger(__name__)
 
+_LOCK_MS = 500
+"""The longest time in which a migration waits for locks while others wait for it: less than PostgreSQL's `deadlock_timeout`."""
+_PAUSE_S = 0.2
+_MANY_ATTEMPTS = 10
+_CANCELED = "57014"
+"""The SQLSTATE of a statement that took too long."""
+
 
 def upgrade(connection: Connection, name: str, stored: str) -> None:
-    """Migrate the database on `connection` to the newest revision. Raise StoreError if `stored` is an unknown revision."""
+    """Migrate the database on `connection` to the newest revision. Raise StoreError if `stored` is an unknown revision.
+
+    On PostgreSQL workers may run beside it. Their transactions wait for its end.
+    """
     require_known(name, stored)
+    if connection.dialect.name == "postgresql":
+        _lock_tables(connection, name)
     config = _config()
     config.attributes["connection"] = connection
     command.upgrade(config, "head")
     connection.execute(delete(compatibility))
     connection.execute(insert(compatibility).values(oldest_revision=OLDEST_REVISIONS[connection.dialect.name]))
     log.info("%s: migrated from schema %s to %s", name, stored, REVISION)
+
+
+def _lock_tables(connection: Connection, name: str) -> None:
+    """Lock all tables in a new transaction: all of them soon, or none. One that has some and waits for others could deadlock.
+
+    Each transaction of a worker begins with the table `workers`, so that those which write are at their end once it is locked.
+    """
+    tables = sorted(
+        metadata.tables.keys() & inspect(connection).get_table_names(), key=lambda table: (table != "workers", table)
+    )
+    for attempt in count():
+        connection.commit()  # a lock must come before the first look, which decides what the transaction sees
+        try:
+            connection.exec_driver_sql(f"SET LOCAL statement_timeout = {_LOCK_MS}")
+            connection.exec_driver_sql(f"LOCK TABLE {', '.join(tables)}")
+            connection.exec_driver_sql("SET LOCAL statement_timeout TO DEFAULT")
+            return
+        except DBAPIError as error:
+            connection.rollback()
+            if getattr(error.orig, "sqlstate", None) != _CANCELED:
+                raise
+        if attempt == _MANY_ATTEMPTS:
+            log.warning("%s: the migration waits until other transactions have ended; pg_stat_activity names them", name)
+        connection.exec_driver_sql(f"SELECT pg_sleep({_PAUSE_S})")
 
 
 def require_known(name: str, stored: str) -> None:
