@@ -33,6 +33,7 @@ from tests.chaos.kill_run import QUESTION, Asker, KillTally, count_late
 from tests.support.databases import execute
 from tests.support.hosting import PlatformProcess, Tunnel
 from tests.support.line_log import append_line, read_lines
+from tests.support.next_versions import make_next_version
 from tests.support.servers.postgres import Postgres
 from tests.support.servers.server import XmppServer
 from tests.support.wait import TIMEOUT_S, eventually
@@ -88,6 +89,8 @@ class WorkerTally(KillTally):
     """Questions whose answer is that the turn has failed."""
     notices: int = 0
     """Answers that tell of a failure, and are no answers to a question."""
+    sent_twice: int = 0
+    """Answers that came again under the same id. A killed worker may send one twice."""
     stored_twice: int = 0
     """Questions with two stored turns."""
     stale: int = 0
@@ -107,7 +110,7 @@ class WorkerTally(KillTally):
     def row(self) -> tuple[str, ...]:
         faults = ", ".join(f"{count} x {name}" for name, count in sorted(self.faults.items()))
         counts = [self.asked, self.answered, self.lost, self.refused, self.twice, self.crossed, self.turns_out_of_order]
-        counts += [self.out_of_order, self.failed, self.notices, self.stored_twice, self.stale, self.fenced]
+        counts += [self.out_of_order, self.failed, self.notices, self.sent_twice, self.stored_twice, self.stale, self.fenced]
         counts += [self.repeated_steps, self.differing_steps, self.bad_trails]
         head = (self.server, str(self.workers), str(self.agents), f"{self.lease_s:g} s", faults)
         return (*head, *map(str, counts), self.describe_takeovers())
@@ -128,6 +131,8 @@ class WorkerTally(KillTally):
             "steps with two results": self.differing_steps,
             "bad audit trails": self.bad_trails,
         }
+        if self.faults.keys() <= {RESTART, UPGRADE}:
+            counts["sent twice"] = self.sent_twice
         return [f"{count} {name}" for name, count in counts.items() if count]
 
 
@@ -147,6 +152,7 @@ COLUMNS = (
     "answers out of order",
     "failed",
     "notices",
+    "sent twice",
     "stored twice",
     "stale writes",
     "fenced writes",
@@ -187,6 +193,9 @@ class TimedAsker(Asker):
             self.tally.notices += 1
         if message.get("type") != "error" and (found := getattr(self, "awaited", {}).pop(text, None)) is not None:
             found.set_result(asyncio.get_running_loop().time())
+        if message.get("type") != "error" and (ident := message.get("id", "")) in self._answer_ids.get(text, ()):
+            print(f"sent twice: {text} as {ident}")
+            self.tally.sent_twice += 1
         super().on_message(message)
 
 
@@ -200,9 +209,10 @@ class Worker:
     ends: Counter[int] = field(default_factory=Counter)
     """The numbers of its ends, by exit code."""
 
-    async def restart(self, number: signal.Signals) -> None:
-        """End the process by a signal, and start it again."""
+    async def restart(self, number: signal.Signals, program: Path | None = None) -> None:
+        """End the process by a signal, and start it again: from now on that of another copy of the package, if one is given."""
         self.ends[await self.process.signal(number)] += 1
+        self.process.program = program or self.process.program
         await self.process.start()
 
     async def start_again_if_ended(self) -> None:
@@ -224,7 +234,9 @@ class Scene:
     lease_s: float
     tally: WorkerTally
     askers: Sequence[TimedAsker]
+    directory: Path
     rounds: int = 0
+    upgrades: int = 0
     broken: set[Worker] = field(default_factory=set)
     """The workers that a fault ends and starts."""
 
@@ -342,11 +354,22 @@ async def _wait_for_end(worker: Worker, scene: Scene) -> None:
 
 async def _restart_all(scene: Scene) -> None:
     """Restart the workers one after the other."""
+    await _restart_each(scene, RESTART)
+
+
+async def _upgrade_all(scene: Scene) -> None:
+    """Restart the workers one after the other with a next version. The first one migrates the database beside the others."""
+    scene.upgrades += 1
+    directory = scene.directory / f"version{scene.upgrades}"
+    await _restart_each(scene, UPGRADE, await asyncio.to_thread(make_next_version, directory, scene.upgrades))
+
+
+async def _restart_each(scene: Scene, name: str, program: Path | None = None) -> None:
     for worker in scene.workers:
         scene.broken = {worker}
         agents = scene.find_agents(worker)
-        stop = asyncio.create_task(worker.restart(signal.SIGTERM))
-        await scene.watch("rolling restart", agents)
+        stop = asyncio.create_task(worker.restart(signal.SIGTERM, program))
+        await scene.watch(name, agents)
         await stop
         scene.broken.clear()
         await scene.wait_until_balanced()
@@ -360,13 +383,16 @@ async def _restart_postgres(scene: Scene) -> None:
     await watch
 
 
+RESTART, UPGRADE = "rolling restart", "rolling upgrade"
+"""The faults in which each worker says goodbye: nothing is sent twice."""
 FAULTS: dict[str, Callable[[Scene], Awaitable[None]]] = {
     "kill -9": _kill,
     "kill -9 and start": _kill_and_start,
     "SIGSTOP": _freeze,
     "split from PostgreSQL": _split_from_database,
     "split from the XMPP server": _split_from_server,
-    "rolling restart": _restart_all,
+    RESTART: _restart_all,
+    UPGRADE: _upgrade_all,
     "PostgreSQL restarted": _restart_postgres,
 }
 REPLACING = ("kill -9", "SIGSTOP", "split from PostgreSQL", "split from the XMPP server")
@@ -422,7 +448,7 @@ async def run_worker_chaos(
             await asker.connection.open()
             stack.push_async_callback(asker.close)
             askers.append(asker)
-        scene = Scene(server, postgres, shared, running, rng, lease_s, tally, askers)
+        scene = Scene(server, postgres, shared, running, rng, lease_s, tally, askers, directory)
         await scene.wait_until_balanced()
         asking, supervising = asyncio.create_task(_ask(askers, shared.agents)), asyncio.create_task(scene.supervise())
         try:
