@@ -250,6 +250,10 @@ class HostedAgent(Agent, SessionHandler):  # type: ignore[misc]  # SPADE comes w
             await self._runner.drain(0)
             await self.runtime.close_channels()
             await self._runner.close()
+            if self.connection.state == "online":  # the next start would send again what is not acknowledged
+                with suppress(StoreError):
+                    await self._runner.repository.inbox.flush()  # replies leave when they are stored
+                await self.connection.wait_until_acknowledged(2.0)
             await self.connection.close()
             self._start_error = error
             raise

@@ -491,3 +491,34 @@ async def test_questions_before_during_and_after_an_outage_of_the_server_are_ans
             assert sorted(answers.values()) == sorted([*before, "asked while it was away", "and more", "asked after it"])
         assert set(runs.values()) == {1}
         assert len(runs) == 43
+
+
+async def test_a_start_that_is_cancelled_sends_nothing_twice(ejabberd: XmppServer, tmp_path: Path) -> None:
+    """ejabberd acknowledges nothing at the end of a stream that it was not asked for; Prosody does."""
+    begun = asyncio.Event()
+
+    async def assist(request: AgentRequest, session: Any, response: Any) -> None:
+        if request.payload["query"] == "one" and not request.metadata.get("redelivered"):
+            begun.set()
+            await asyncio.Event().wait()
+        await response.markdown(request.payload["query"])
+
+    async def never() -> None:
+        await asyncio.Event().wait()
+
+    async with (
+        StockClient(*await ejabberd.account(), ejabberd) as alice,
+        run_agent(FunctionAgent(assist), ejabberd, tmp_path) as agent,
+    ):
+        alice.send("one", agent.jid)
+        await begun.wait()
+        await agent.stop(grace_s=0)
+        agent.prepare = lambda host: setattr(host, "setup", never)
+        starting = asyncio.create_task(agent.start())
+        assert (await alice.answer())["body"] == "one"
+        starting.cancel()
+        await asyncio.wait([starting])
+        agent.prepare = lambda host: None
+        await agent.start()
+        alice.send("two", agent.jid)
+        assert (await alice.answer())["body"] == "two"
