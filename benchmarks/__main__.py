@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.support.servers import ejabberd, prosody
+from tests.support.servers import ejabberd, postgres, prosody
 from tests.support.servers.server import XmppServer
 
 from .doors import DoorLoad, lines as door_lines, measure as measure_doors, targets as door_targets
@@ -55,6 +55,7 @@ from .report import (
 from .sessions import SessionLoad, lines as session_lines, measure as measure_sessions, targets as session_targets
 from .speed import IN_FLIGHT, THREADS, Load, medians, side_by_side
 from .web_footprint import lines as web_lines, measure as measure_web, targets as web_targets
+from .workers import WorkersLoad, lines as worker_lines, measure as measure_workers, targets as worker_targets
 
 FULL = (Load(rounds=48, messages=1000, pings=50), FootprintLoad(100, settle_s=60.0, idle_s=60.0))
 FULL_RECALL, QUICK_RECALL = (10_000, 300), (500, 20)
@@ -81,7 +82,10 @@ FULL_EXCHANGE = Load(rounds=12, messages=1024, pings=30)
 QUICK_EXCHANGE = Load(rounds=1, messages=128, pings=10)
 WEB = "web"
 FULL_STREAMS, QUICK_STREAMS = 1000, 100
-PARTS = (*SERVERS, EXCHANGE, FOOTPRINT, PROMPTNESS, MEMORY, SESSIONS, RECALL, LLM_OVERHEAD, WEB, DOORS)
+WORKERS = "workers"
+FULL_WORKERS = WorkersLoad(rounds=20, messages=2000, batches=500, rows=1_000_000)
+QUICK_WORKERS = WorkersLoad(rounds=1, messages=200, batches=20, rows=5_000)
+PARTS = (*SERVERS, EXCHANGE, FOOTPRINT, PROMPTNESS, MEMORY, SESSIONS, RECALL, LLM_OVERHEAD, WEB, DOORS, WORKERS)
 WITHOUT_SERVER = {MEMORY, SESSIONS, RECALL, LLM_OVERHEAD, WEB, DOORS}
 FULL_LLM_OVERHEAD, QUICK_LLM_OVERHEAD = (10_000, 30), (50, 2)
 
@@ -208,6 +212,16 @@ def doors(load: DoorLoad) -> tuple[dict[str, Any], list[Target]]:
     return {**asdict(measured), "targets": [_target(target) for target in targets]}, targets
 
 
+def workers(name: str, load: WorkersLoad) -> tuple[dict[str, Any], list[Target]]:
+    """Measure several workers on PostgreSQL and a server, and report like `speed`."""
+    with run_server(name) as server, postgres.postgres(durable=True) as database:
+        print(f"several workers on PostgreSQL and {name}: {load.rounds} rounds of {load.messages} messages", flush=True)
+        measured = asyncio.run(measure_workers(server, database, load))
+    targets = worker_targets(measured)
+    print("\n".join([*worker_lines(measured), *map(str, targets)]), end="\n\n", flush=True)
+    return {"server": name, **asdict(measured), "targets": [_target(target) for target in targets]}, targets
+
+
 def _target(target: Target) -> dict[str, Any]:
     return {**asdict(target), "is_reached": target.is_reached}
 
@@ -292,6 +306,12 @@ def main() -> int:
     if DOORS in parts:
         figures[DOORS], part_targets = doors(QUICK_DOORS if arguments.quick else FULL_DOORS)
         targets += part_targets
+    if WORKERS in parts:
+        if postgres.installed():
+            figures[WORKERS], part_targets = workers(available[0], QUICK_WORKERS if arguments.quick else FULL_WORKERS)
+            targets += part_targets
+        else:
+            print("PostgreSQL is not installed; `make servers` enables this measurement", file=sys.stderr)
     print(f"{sum(target.is_reached for target in targets)} of {len(targets)} targets are reached")
     if arguments.json is not None:
         arguments.json.write_text(json.dumps(figures, indent=2))

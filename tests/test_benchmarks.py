@@ -15,8 +15,10 @@ from benchmarks.exchange.measurement import ExchangeRound, find_kinds, measure_m
 from benchmarks.exchange.pair import ask_in_turn
 from benchmarks.figures import find_exceeded, load_figures
 from benchmarks.memory import WAYS
+from benchmarks.opening import Hold
 from benchmarks.tokens import count_package, count_tokens
-from tests.support.servers import prosody
+from benchmarks.workers import WorkersFigures, lines as worker_lines, targets as worker_targets
+from tests.support.servers import postgres, prosody
 from tests.support.servers.requirements import require
 
 ROOT = Path(__file__).parents[1]
@@ -204,6 +206,34 @@ def test_a_quick_run_measures_an_agent_with_a_language_model_beside_a_bare_strea
     assert thinking["turns"] == 50
     assert all(thinking[name] > 0 for name in ("bare_us", "ours_us", "bare_token_us", "ours_token_us"))
     assert "LLMAgent, CPU added to a token: " in done.stdout
+
+
+@pytest.mark.release
+def test_a_quick_run_measures_several_workers(tmp_path: Path) -> None:
+    require("Prosody", prosody.installed())
+    require("PostgreSQL", postgres.installed())
+    done = benchmarks("--only", "workers", "--server", "prosody", "--json", str(tmp_path / "figures.json"))
+    assert done.returncode == 0, done.stderr
+    workers = json.loads((tmp_path / "figures.json").read_text())["workers"]
+    assert [len(rounds) for name in ("cpu_us", "answers_per_s", "batch_us") for rounds in workers[name]] == [1] * 6
+    assert [hold["name"] for hold in workers["holds"]][2:] == [
+        "a new connection",
+        "a new connection, with 5,000 rows of another worker",
+    ]
+    for target in workers["targets"]:
+        assert f"{'✓' if target['is_reached'] else '✗'} {target['name']}" in done.stdout
+
+
+def test_workers_are_compared_within_each_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    holds = [Hold("a new connection", 100.0, 90.0, 40.0)]
+    figures = WorkersFigures(
+        ([100, 300, 50], [110, 300, 60]), ([10, 5, 10], [18, 8, 17]), ([200, 400, 300], [250, 500, 420]), holds
+    )
+    for cores, answers in ((2, []), (8, [(1.7, True)])):
+        monkeypatch.setattr("os.sched_getaffinity", lambda _, cores=cores: set(range(cores)))
+        values = [(target.value, target.is_reached) for target in worker_targets(figures)]
+        assert values == [(1.1, True), (100, True), (40.0, True), *answers]
+        assert ("--server ejabberd" in "".join(worker_lines(figures))) is not bool(answers)
 
 
 @pytest.mark.release

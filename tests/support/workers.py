@@ -65,7 +65,7 @@ class Workers:
         settings["storage"]["url"] = url.render_as_string(hide_password=False)
         settings["server"]["port"] = server_port
         settings["data_dir"] += f"-{name}"
-        return _write_settings(self._configuration.with_name(f"{name}.yaml"), settings)
+        return write_settings(self._configuration.with_name(f"{name}.yaml"), settings)
 
     def count_shares(self) -> list[int]:
         """Return the numbers of agents of the workers, the smallest first."""
@@ -110,7 +110,7 @@ async def run_workers(
         "agents": [{"jid": jid, "agent": agent, "password": password, "options": options or {}} for jid, password in accounts],
         **(further or {}),
     }
-    _write_settings(configuration, settings)
+    write_settings(configuration, settings)
     workers = Workers(configuration, url, [bare_jid(jid) for jid, _ in accounts])
     try:
         yield workers
@@ -223,7 +223,8 @@ class Asker:
         return {count for count, _ in answers}, {pid for _, pid in answers}
 
 
-def _write_settings(file: Path, settings: Mapping[str, Any]) -> Path:
+def write_settings(file: Path, settings: Mapping[str, Any]) -> Path:
+    """Write the configuration of a platform. Return its file."""
     file.write_text(json.dumps(settings))
     file.chmod(0o600)
     return file
