@@ -83,7 +83,7 @@ QUICK_EXCHANGE = Load(rounds=1, messages=128, pings=10)
 WEB = "web"
 FULL_STREAMS, QUICK_STREAMS = 1000, 100
 WORKERS = "workers"
-FULL_WORKERS = WorkersLoad(rounds=20, messages=2000, batches=500, rows=1_000_000)
+FULL_WORKERS = WorkersLoad(rounds=20, messages=2000, batches=200, rows=1_000_000)
 QUICK_WORKERS = WorkersLoad(rounds=1, messages=200, batches=20, rows=5_000)
 PARTS = (*SERVERS, EXCHANGE, FOOTPRINT, PROMPTNESS, MEMORY, SESSIONS, RECALL, LLM_OVERHEAD, WEB, DOORS, WORKERS)
 WITHOUT_SERVER = {MEMORY, SESSIONS, RECALL, LLM_OVERHEAD, WEB, DOORS}

@@ -9,6 +9,7 @@ from tests.support.servers.clients import StockClient
 from tests.support.servers.server import XmppServer
 
 from .agent_process import AgentProcess, agent_process
+from .processes import read_cpu_s, read_memory_kib
 
 BOUND_S = 500.0
 _QUIET_S = 1.0
@@ -32,6 +33,7 @@ class Footprint:
 
     `start_ms` is the CPU of each start with its login and its first profile. `online_kib` is the memory of each (proportional
     set), `answered_kib` after its first reply. `idle_percent` is the CPU of all of them together, of one core.
+    `server_start_ms` and `server_online_kib` are the same of the XMPP server.
     """
 
     agents: int
@@ -39,6 +41,8 @@ class Footprint:
     online_kib: float
     answered_kib: float
     idle_percent: float
+    server_start_ms: float
+    server_online_kib: float
 
 
 async def measure_footprint(server: XmppServer, load: FootprintLoad) -> Footprint:
@@ -53,10 +57,13 @@ async def measure_footprint(server: XmppServer, load: FootprintLoad) -> Footprin
             await client.ask("hello", first[0][0])  # it loads what all share
             await _wait_until_quiet(agents)
             base_kib, base_s = await agents.memory_kib(), await agents.cpu_s()
+            server_kib, server_s = read_memory_kib(server.pid), read_cpu_s(server.pid)
             for login in further:
                 await agents.start(*login)
             await _wait_until_quiet(agents)
             started_s, online_kib = await agents.cpu_s(), await agents.memory_kib()
+            server_start_s = read_cpu_s(server.pid) - server_s
+            server_online_kib = read_memory_kib(server.pid) - server_kib
             await asyncio.sleep(load.settle_s)  # servers and timers have work after a login
             idle_share = await _measure_share(agents, load.idle_s)
             for jid, _ in further:
@@ -68,6 +75,8 @@ async def measure_footprint(server: XmppServer, load: FootprintLoad) -> Footprin
         (online_kib - base_kib) / len(further),
         (answered_kib - base_kib) / len(further),
         idle_share * 100,
+        server_start_s / len(further) * 1e3,
+        server_online_kib / len(further),
     )
 
 

@@ -145,6 +145,7 @@ def footprint_lines(footprint: Footprint) -> list[str]:
         f"  {footprint.start_ms:.1f} ms of CPU for each start, with login and first profile",
         f"  {footprint.online_kib:.0f} KiB for each that is online, {footprint.answered_kib:.0f} KiB when it has answered once",
         f"  {footprint.idle_percent:.3f} % of a core for all of them together while idle",
+        f"  the server: {footprint.server_start_ms:.1f} ms of CPU and {footprint.server_online_kib:.0f} KiB for each of them",
     ]
 
 

@@ -20,12 +20,14 @@ from spade_coreason import AgentDefinition, AgentRequest, Response, Session
 from spade_coreason.domain.jid import bare_jid
 from spade_coreason.storage import AgentRepository, WorkerTerms, open_database
 from spade_coreason.storage.backends.database import Database
+from tests.support.databases import execute
 from tests.support.servers.postgres import Postgres
 from tests.support.servers.server import XmppServer
 from tests.support.workers import write_settings
 
 from .child_process import ChildProcess, child_process
 from .opening import Hold, measure as measure_opening
+from .processes import read_cpu_s, read_memory_kib
 from .report import Target
 
 AGENTS = 8
@@ -48,26 +50,43 @@ class WorkersLoad:
 
 
 @dataclass(frozen=True)
-class WorkersFigures:
-    """The CPU of an answer and the answers a second, with one worker and with two, in each round.
+class Round:
+    """A round: answers a second, and the CPU of an answer in the workers, in PostgreSQL and in the XMPP server, in µs.
 
-    Then the CPU of a batch without and with the fence, in µs, in each round. `holds` are the steps of `opening`.
+    Then the transactions that write, and the bytes of PostgreSQL's log (WAL) of an answer.
     """
 
-    cpu_us: tuple[list[float], list[float]] = field(default_factory=lambda: ([], []))
-    answers_per_s: tuple[list[float], list[float]] = field(default_factory=lambda: ([], []))
+    answers_per_s: float
+    cpu_us: float
+    database_us: float
+    server_us: float
+    commits: float
+    wal_bytes: float
+
+
+@dataclass
+class WorkersFigures:
+    """The rounds with one worker and with two, and the CPU of a batch without and with the fence, in µs, in each round.
+
+    `start_s` is the CPU of the start of a worker with all agents, `start_mib` its memory then (proportional set).
+    `stored_bytes` is the growth of the database by an answer. `holds` are the steps of `opening`.
+    """
+
+    rounds: tuple[list[Round], list[Round]] = field(default_factory=lambda: ([], []))
     batch_us: tuple[list[float], list[float]] = field(default_factory=lambda: ([], []))
+    start_s: float = 0.0
+    start_mib: float = 0.0
+    stored_bytes: float = 0.0
     holds: list[Hold] = field(default_factory=list)
 
-    @property
-    def cpu_ratio(self) -> float:
-        """The median of the ratios of the rounds."""
-        return _median_ratio(self.cpu_us)
+    def find_medians(self, name: str) -> tuple[float, float]:
+        """Return the medians of a figure of the rounds, with one worker and with two."""
+        one, two = ([getattr(each, name) for each in rounds] for rounds in self.rounds)
+        return statistics.median(one), statistics.median(two)
 
-    @property
-    def answers_ratio(self) -> float:
-        """The median of the ratios of the rounds."""
-        return _median_ratio(self.answers_per_s)
+    def find_ratio(self, name: str) -> float:
+        """Return the median of the ratios of a figure in the rounds, of two workers against one."""
+        return statistics.median(getattr(two, name) / getattr(one, name) for one, two in zip(*self.rounds, strict=True))
 
     @property
     def fence_us(self) -> float:
@@ -103,15 +122,29 @@ class _Pool:
 
     agents: Sequence[str]
     pids: Sequence[int]
-
-    def read_cpu_s(self) -> float:
-        """Return the seconds of CPU that the workers have used, user and system."""
-        return sum(_read_cpu_s(pid) for pid in self.pids)
+    url: str
 
 
-def _read_cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+@dataclass(frozen=True)
+class _Counters:
+    """What has been used so far, in the order and the units of `Round`, but for seconds."""
+
+    values: Sequence[float]
+
+    @classmethod
+    async def read(cls, pool: _Pool, server: XmppServer, postgres: Postgres) -> _Counters:
+        """Read them."""
+        query = (
+            "SELECT pg_snapshot_xmax(pg_current_snapshot())::text AS xid, pg_current_wal_lsn() - '0/0' AS wal,"
+            " pg_database_size(current_database()) AS stored"
+        )
+        [row] = await asyncio.to_thread(execute, pool.url, query)
+        cpu_s = sum(map(read_cpu_s, pool.pids)), read_cpu_s(postgres.pid), read_cpu_s(server.pid)
+        return cls((*cpu_s, int(row["xid"]), float(row["wal"]), row["stored"]))
+
+    def divide_since(self, earlier: _Counters, answers: int) -> list[float]:
+        """Return what each of the answers since then has used."""
+        return [(now - then) / answers for now, then in zip(self.values, earlier.values, strict=True)]
 
 
 async def _measure_answers(server: XmppServer, postgres: Postgres, load: WorkersLoad, figures: WorkersFigures) -> None:
@@ -121,14 +154,20 @@ async def _measure_answers(server: XmppServer, postgres: Postgres, load: Workers
             arguments = (server.host, str(server.port), str(server.ca_file), *await server.account())
             people.append(await stack.enter_async_context(child_process("benchmarks.workers_process", *arguments)))
         pools = [await stack.enter_async_context(_run_workers(server, postgres, count)) for count in (1, 2)]
+        [pid] = pools[0].pids
+        figures.start_s, figures.start_mib = read_cpu_s(pid), read_memory_kib(pid) / 1024
         for pool in pools:
             await _send(people, pool, load.messages)  # loads modules, starts conversations
+        first = await _Counters.read(pools[0], server, postgres)
         for number in range(load.rounds):
             for kind in (0, 1) if number % 2 else (1, 0):
-                cpu_s = pools[kind].read_cpu_s()
+                before = await _Counters.read(pools[kind], server, postgres)
                 duration_s = await _send(people, pools[kind], load.messages)
-                figures.cpu_us[kind].append((pools[kind].read_cpu_s() - cpu_s) / load.messages * 1e6)
-                figures.answers_per_s[kind].append(load.messages / duration_s)
+                used = (await _Counters.read(pools[kind], server, postgres)).divide_since(before, load.messages)
+                cpu_us = [seconds * 1e6 for seconds in used[:3]]
+                figures.rounds[kind].append(Round(load.messages / duration_s, *cpu_us, *used[3:5]))
+        last = await _Counters.read(pools[0], server, postgres)
+        figures.stored_bytes = last.divide_since(first, 2 * load.rounds * load.messages)[5]
 
 
 async def _send(people: Sequence[ChildProcess], pool: _Pool, messages: int) -> float:
@@ -140,7 +179,7 @@ async def _send(people: Sequence[ChildProcess], pool: _Pool, messages: int) -> f
 @asynccontextmanager
 async def _run_workers(server: XmppServer, postgres: Postgres, count: int) -> AsyncIterator[_Pool]:
     """Run workers with agents and a database of their own, each in a process, as `up` runs them."""
-    accounts = [await server.account() for _ in range(AGENTS)]
+    accounts, url = [await server.account() for _ in range(AGENTS)], postgres.url()
     with tempfile.TemporaryDirectory(prefix="benchmark-") as name:
         directory = Path(name)
         settings = {
@@ -152,7 +191,7 @@ async def _run_workers(server: XmppServer, postgres: Postgres, count: int) -> As
                 "tls": {"ca_file": str(server.ca_file)},
             },
             "data_dir": str(directory / "data"),
-            "storage": {"url": postgres.url()},
+            "storage": {"url": url},
             "conversation": {"max_interactions": 0},
             "agents": [
                 {"jid": jid, "agent": "benchmarks.workers:EchoAgent", "password": password} for jid, password in accounts
@@ -161,7 +200,7 @@ async def _run_workers(server: XmppServer, postgres: Postgres, count: int) -> As
         file = write_settings(directory / "platform.yaml", settings)
         async with AsyncExitStack() as stack:
             pids = [await stack.enter_async_context(_run_worker(file)) for _ in range(count)]
-            yield _Pool([bare_jid(jid) for jid, _ in accounts], pids)
+            yield _Pool([bare_jid(jid) for jid, _ in accounts], pids, url)
 
 
 @asynccontextmanager
@@ -216,13 +255,28 @@ async def _measure_batches(database: Database, repository: AgentRepository, numb
 
 # The report
 
+_LABELS = {
+    "cpu_us": "CPU of an answer, µs",
+    "database_us": "CPU of PostgreSQL, µs",
+    "server_us": "CPU of the XMPP server, µs",
+    "commits": "transactions of an answer",
+    "wal_bytes": "log (WAL) of an answer, bytes",
+    "answers_per_s": "answers a second",
+}
+_DIGITS = {"commits": 2}
+
 
 def lines(figures: WorkersFigures) -> list[str]:
     """Return the figures for people."""
     rows = [f"  {'':32}{'one worker':>12}{'two workers':>12}"]
-    for name, (one, two) in (("CPU of an answer, µs", figures.cpu_us), ("answers a second", figures.answers_per_s)):
-        rows.append(f"  {name:32}{statistics.median(one):12,.0f}{statistics.median(two):12,.0f}")
-    rows.append(f"  answers a second of two workers against one: {figures.answers_ratio:.2f}")
+    for name, label in _LABELS.items():
+        one, two = figures.find_medians(name)
+        rows.append(f"  {label:32}{one:12,.{_DIGITS.get(name, 0)}f}{two:12,.{_DIGITS.get(name, 0)}f}")
+    rows += [
+        f"  answers a second of two workers against one: {figures.find_ratio('answers_per_s'):.2f}",
+        f"  an answer takes {figures.stored_bytes:,.0f} bytes in the database",
+        f"  a worker with {AGENTS} agents: {figures.start_s:.1f} s of CPU to start, then {figures.start_mib:.0f} MiB",
+    ]
     if _count_cores() < CORES:
         rows.append(
             f"  There is no target for that on {_count_cores()} cores. To see if it is {_ANSWERS_RATIO}, run"
@@ -236,18 +290,16 @@ def lines(figures: WorkersFigures) -> list[str]:
 def targets(figures: WorkersFigures) -> list[Target]:
     """Return the targets. That of throughput needs eight cores."""
     found = [
-        Target("CPU of an answer, two workers against one", figures.cpu_ratio, "at most", _CPU_RATIO),
+        Target("CPU of an answer, two workers against one", figures.find_ratio("cpu_us"), "at most", _CPU_RATIO),
         Target("CPU of the fence of a batch", figures.fence_us, "at most", _FENCE_US, " µs"),
         Target("CPU of the longest hold of a new connection", figures.holds[-1].longest_cpu_ms, "at most", _HOLD_MS, " ms"),
     ]
     if _count_cores() >= CORES:
-        found.append(Target("answers/s, two workers against one", figures.answers_ratio, "at least", _ANSWERS_RATIO))
+        found.append(
+            Target("answers/s, two workers against one", figures.find_ratio("answers_per_s"), "at least", _ANSWERS_RATIO)
+        )
     return found
 
 
 def _count_cores() -> int:
     return len(os.sched_getaffinity(0))
-
-
-def _median_ratio(pairs: tuple[Sequence[float], Sequence[float]]) -> float:
-    return statistics.median(two / one for one, two in zip(*pairs, strict=True))

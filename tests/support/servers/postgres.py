@@ -48,6 +48,11 @@ class Postgres:
         execute(owner, f"CREATE ROLE {user} LOGIN PASSWORD '{PASSWORD}'; CREATE SCHEMA AUTHORIZATION {user}")
         return f"postgresql+asyncpg://{user}:{quote(PASSWORD, safe='')}@127.0.0.1:{self.port}/postgres"
 
+    @property
+    def pid(self) -> int:
+        """The process of the server itself, not of a program that started it."""
+        return int((self.directory / "data" / "postmaster.pid").read_text().splitlines()[0])
+
     def start(self) -> None:
         """Start the cluster; return when it answers."""
         fsync = "on" if self.durable else "off"
@@ -87,9 +92,7 @@ class Postgres:
     def _end(self, signal: str) -> None:
         if self._process is None:
             return
-        # The postmaster itself, not a program that started it.
-        pid = (self.directory / "data" / "postmaster.pid").read_text().splitlines()[0]
-        subprocess.run([*_unprivileged(), "kill", f"-{signal}", pid], check=True)
+        subprocess.run([*_unprivileged(), "kill", f"-{signal}", str(self.pid)], check=True)
         self._process.wait(20)
         self._process = None
 
