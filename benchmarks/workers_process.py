@@ -1,7 +1,8 @@
 """A person in a process of its own, who asks agents.
 
-`python -m benchmarks.workers_process DIRECTORY HOST PORT CA_FILE JID PASSWORD` answers `load MESSAGES AGENT…`: it sends so
-many messages to the agents in turn, in conversations of their own. The answer is the seconds until all are answered.
+`python -m benchmarks.workers_process DIRECTORY HOST PORT CA_FILE JID PASSWORD` answers
+`load MESSAGES IN_FLIGHT AGENT…`: it sends so many messages to the agents in turn, in conversations of their own. The answer is
+the seconds until all are answered.
 """
 
 from __future__ import annotations
@@ -18,15 +19,14 @@ from tests.support.servers.clients import StockClient
 
 from .child_process import serve
 
-IN_FLIGHT = 32
-THREADS = 4
+THREADS = 16
 """The conversations with each agent."""
 _BOUND_S = 30.0
 
 
-async def load(client: StockClient, messages: int, agents: Sequence[str], numbers: count[int]) -> float:
-    """Send messages, `IN_FLIGHT` at a time. Each must get one answer, with its text."""
-    slots = asyncio.Semaphore(IN_FLIGHT)
+async def load(client: StockClient, messages: int, in_flight: int, agents: Sequence[str], numbers: count[int]) -> float:
+    """Send messages, `in_flight` at a time. Each must get one answer, with its text."""
+    slots = asyncio.Semaphore(in_flight)
     sent = [next(numbers) for _ in range(messages)]
     unanswered = {f"message {number}." for number in sent}
 
@@ -54,8 +54,8 @@ async def _main(directory: str, host: str, port: str, ca_file: str, jid: str, pa
     async with StockClient(jid, password, server) as client:
 
         async def answer(name: str, arguments: str) -> str:
-            messages, *agents = arguments.split()
-            return str(await load(client, int(messages), agents, numbers))
+            messages, in_flight, *agents = arguments.split()
+            return str(await load(client, int(messages), int(in_flight), agents, numbers))
 
         await serve(answer)
 
