@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from spade_coreason import AgentDefinition, AgentRequest, Response, Session
 from spade_coreason.domain.jid import bare_jid
 from spade_coreason.storage import AgentRepository, WorkerTerms, open_database
 from spade_coreason.storage.backends.database import Database
@@ -95,16 +94,6 @@ class WorkersFigures:
     def fence_us(self) -> float:
         """The median of the differences of the rounds."""
         return statistics.median(fenced - plain for plain, fenced in zip(*self.batch_us, strict=True))
-
-
-class EchoAgent:
-    """An agent that repeats each query."""
-
-    manifest = AgentDefinition.simple("echo")
-
-    async def assist(self, request: AgentRequest, session: Session, response: Response) -> None:
-        """Answer."""
-        await response.markdown(str(request.payload["query"]))
 
 
 async def measure(server: XmppServer, postgres: Postgres, load: WorkersLoad) -> WorkersFigures:
@@ -197,9 +186,7 @@ async def _run_workers(server: XmppServer, postgres: Postgres, count: int) -> As
             "data_dir": str(directory / "data"),
             "storage": {"url": url},
             "conversation": {"max_interactions": 0},
-            "agents": [
-                {"jid": jid, "agent": "benchmarks.workers:EchoAgent", "password": password} for jid, password in accounts
-            ],
+            "agents": [{"jid": jid, "agent": "benchmarks.echo:EchoAgent", "password": password} for jid, password in accounts],
         }
         file = write_settings(directory / "platform.yaml", settings)
         async with AsyncExitStack() as stack:
