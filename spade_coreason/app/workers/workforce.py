@@ -151,6 +151,8 @@ class Workforce:
             self._begin_release(change.released, is_away=is_away)
         if taken := [agent for agent in own if agent not in known and agent not in self._leaving_agents]:
             await self._serving.take(taken)
+        if self._has_share.is_set():
+            return
         if not any(self._choose(table, worker.id).released for worker in table.active if worker.id != me):
             self._has_share.set()
 
