@@ -517,12 +517,20 @@ class Platform:
         """Serve the metrics, if that is configured. The library, of the extra `metrics`, is imported here and not before."""
         if self.settings.metrics is None:
             return
-        from .metrics.collector import MetricsCollector
+        from .metrics.collector import LeaseFigures, MetricsCollector
         from .metrics.server import MetricsServer
         from .metrics.stored_figures import StoredFigures
 
         stored = StoredFigures(database)
-        collector = MetricsCollector(self.jids, self.agents, database, stored, lambda: self._web)
+        workforce = self._workforce
+        collector = MetricsCollector(
+            self.jids,
+            self.agents,
+            database,
+            stored,
+            lambda: self._web,
+            None if workforce is None else lambda: LeaseFigures(workforce.seconds_left, len(self._starts), workforce.takeovers),
+        )
         self._metrics = MetricsServer(self.settings.metrics, collector)
         try:
             await self._metrics.start()

@@ -37,7 +37,7 @@ class LeaseFigures(NamedTuple):
     agents_owned: int
     """The number of agents that this worker runs."""
     takeovers: int
-    """The number of agents that it has taken over from others since its start."""
+    """The number of agents that it has taken over since its start, from others that ended or did not reach the server."""
 
 
 class MetricsCollector(Collector):

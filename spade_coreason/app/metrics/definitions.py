@@ -91,7 +91,10 @@ LOOP_DELAY = _gauge("event_loop_delay_seconds", "Seconds that the event loop too
 
 LEASE_SECONDS = _gauge("lease_seconds_left", "Seconds until the lease of this worker ends; only with several workers")
 AGENTS_OWNED = _gauge("agents_owned", "Agents that this worker runs; only with several workers")
-TAKEOVERS = _counter("takeovers", "Agents that this worker has taken over from another; only with several workers")
+TAKEOVERS = _counter(
+    "takeovers",
+    "Agents that this worker has taken over from one that ended or did not reach the XMPP server; only with several workers",
+)
 
 GROUPS: dict[str, tuple[MetricDefinition, ...]] = {
     "Requests": (REQUESTS, REFUSALS, FAILURES, REDELIVERIES, DROPPED, REJECTED, ROOM_REFUSALS, TOKENS),

@@ -82,6 +82,10 @@ class Workforce:
         self._releases: set[asyncio.Task[None]] = set()
         self._leaving_agents: set[str] = set()
         """The agents that are being given back."""
+        self._due_takeovers: set[str] = set()
+        """The agents of the last claim that another worker has lost."""
+        self.takeovers = 0
+        """The agents that this worker has taken over since its start, from one that ended or did not reach the server."""
         self._is_leaving = False
         self._has_share = asyncio.Event()
 
@@ -89,6 +93,11 @@ class Workforce:
     def has_lapsed(self) -> bool:
         """True if the lease was not renewed in time, so that another worker may have taken over."""
         return self._renewal.has_lapsed
+
+    @property
+    def seconds_left(self) -> float:
+        """The seconds until the lease ends, if it is not renewed."""
+        return max(0.0, self._renewal.seconds_left)
 
     @property
     def has_joined(self) -> bool:
@@ -142,7 +151,7 @@ class Workforce:
         own = [agent for agent, lease in table.leases.items() if lease.worker == me]
         replaces = self._renewal.has_settled and any(worker.is_expired for worker in table.workers)
         if change.claimed or replaces:
-            claimed, reaped = await self.leases.change(lambda table: self._choose(table).claimed, replaces=replaces)
+            claimed, reaped = await self.leases.change(self._choose_claims, replaces=replaces)
             own += claimed
             for worker in reaped:
                 count = len(worker.agents)
@@ -150,11 +159,17 @@ class Workforce:
         if is_away or not self._leaving_agents:
             self._begin_release(change.released, is_away=is_away)
         if taken := [agent for agent in own if agent not in known and agent not in self._leaving_agents]:
+            self.takeovers += len(self._due_takeovers.intersection(taken))
             await self._serving.take(taken)
         if self._has_share.is_set():
             return
         if not any(self._choose(table, worker.id).released for worker in table.active if worker.id != me):
             self._has_share.set()
+
+    def _choose_claims(self, table: LeaseTable) -> Sequence[str]:
+        claimed = self._choose(table).claimed
+        self._due_takeovers = {agent for agent in claimed if table.leases[agent].is_lost}
+        return claimed
 
     def _is_away(self, table: LeaseTable) -> bool:
         """Return True if this worker does not reach the server, but another one does. That ends when it reaches the server."""

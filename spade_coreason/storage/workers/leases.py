@@ -110,6 +110,11 @@ class Lease(NamedTuple):
     manifest_version: int
     """The number of changes of the manifest that doors show."""
 
+    @property
+    def is_lost(self) -> bool:
+        """True if it is free, and its next worker takes it over."""
+        return self.worker is None and self.lost_at is not None and self.reason == self.lost_reason
+
 
 class LeaseTable(NamedTuple):
     """All workers and leases at one moment."""
