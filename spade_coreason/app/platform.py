@@ -53,6 +53,7 @@ from ..storage import (
     LeaseTable,
     RunningRequests,
     WorkerTerms,
+    has_outdated_passages,
     index_outdated_passages,
     load_crashed,
     mark_alone,
@@ -86,6 +87,8 @@ log = logging.getLogger(__name__)
 _MAX_CONCURRENT_STARTS = 8
 _SLOW_BUILD_S = 10.0
 _DATABASE_S = 5.0
+_INDEX_S = 2.0
+"""The time after which a worker looks whether an older one still indexes passages."""
 EXIT_LEASE_LOST = 75
 """The exit code of a worker whose lease is lost: EX_TEMPFAIL (sysexits.h). It can be started again at once."""
 _BLOCKED_LEASES = 1.25
@@ -780,8 +783,12 @@ class Platform:
                 log.error("an agent failed to stop cleanly", exc_info=problem)
 
     async def _index_passages(self, database: Database) -> None:
-        """Index the passages of an older version anew, beside the agents."""
+        """Index the passages of an older version anew, beside the agents. Of several workers the oldest does it."""
         try:
+            if self._workforce is not None:
+                leases = self._workforce.leases
+                while await has_outdated_passages(database) and not await leases.is_oldest():  # noqa: ASYNC110 - it waits for another process
+                    await asyncio.sleep(_INDEX_S)
             await index_outdated_passages(database)
         except StoreError as error:
             log.warning(

@@ -35,7 +35,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "inbox": ["Inbox"],
         "interaction_memory": ["MemoryRepository", "MemoryRow", "UnpackedMemories"],
         "incidents": ["Incident", "load_incident_with_texts", "load_incidents", "load_newest_incidents"],
-        "knowledge": ["KnowledgeRepository", "index_outdated_passages"],
+        "knowledge": ["KnowledgeRepository", "has_outdated_passages", "index_outdated_passages"],
         "workers.leases": ["LeaseTable", "Leases", "Reach", "Worker", "WorkerTerms", "find_last_takeover"],
         "workers.renewal": ["LeaseHandlers", "LeaseRenewal"],
         "workers.mailbox": ["MAX_MESSAGE_BYTES", "WorkerMailbox"],

@@ -79,6 +79,7 @@ from .interaction_memory import (
 )
 from .knowledge import (
     KnowledgeRepository as KnowledgeRepository,
+    has_outdated_passages as has_outdated_passages,
     index_outdated_passages as index_outdated_passages,
 )
 from .notifications import (

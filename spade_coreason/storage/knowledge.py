@@ -251,6 +251,11 @@ class KnowledgeRepository:
         )
 
 
+async def has_outdated_passages(database: Database) -> bool:
+    """Return True if words of passages were made by the rules of another version."""
+    return await database.read(_find_outdated_rules, is_background=True) is not None
+
+
 async def index_outdated_passages(database: Database) -> int:
     """Index the passages anew whose words were made by the rules of another version. Return how many.
 

@@ -351,6 +351,10 @@ class Leases:
         """Return all workers and leases."""
         return await self._database.read(read_leases)
 
+    async def is_oldest(self) -> bool:
+        """Return True if this worker has started before all others that take agents."""
+        return [worker.id for worker in (await self.read()).active][:1] == [self.worker]
+
     async def add_agents(self, agents: Sequence[str]) -> None:
         """Add agents that no worker has served yet."""
         await self._database.write(lambda connection: add_agents(connection, agents))
