@@ -126,14 +126,15 @@ class AgentBuilder:
         return self._memories[jid]
 
     async def forget(self, jid: str) -> None:
-        """Close what was made for an agent (a bare JID) that is served here no more."""
+        """Close what was made for an agent (a bare JID) that is served here no more. StoreError if its memory is not stored."""
         self.directory.remove(jid)
         self._channels_of_agents.pop(jid, None)
         self.key_ring.on_lost.pop(jid, None)
         self.webhook_ring.on_lost.pop(jid, None)
         if (isolated := self._isolated_agents.pop(jid, None)) is not None:
             await isolated.aclose()
-        await self.close_memory(jid)
+        if (memory := self._memories.pop(jid, None)) is not None:  # what it knows is stale when the agent comes back
+            await memory.aclose()
 
     async def open_memory(self, jid: str) -> None:
         """Open the interaction memory of an agent (a bare JID) before the agent. StoreError if that is not possible.
@@ -143,17 +144,10 @@ class AgentBuilder:
         if self._database.has_memories:
             from ..memory import import_memory_files
 
-            await import_memory_files(build_memory_table(self.settings, self._database, jid), self.settings.storage.memory_dir)
+            memory = build_memory_table(self.settings, self._database, jid)
+            await import_memory_files(memory, self.settings.storage.memory_dir, self._database.alone)
         else:
             await asyncio.to_thread(self.get_memory, jid)  # it reads the whole file
-
-    async def close_memory(self, jid: str) -> None:
-        """Close the interaction memory of an agent (a bare JID), which passes on to another process.
-
-        What is on its way is stored, and nothing stays in memory. StoreError if it cannot be stored.
-        """
-        if (memory := self._memories.pop(jid, None)) is not None:
-            await memory.aclose()
 
     async def close_isolated_agents(self) -> None:
         """End the processes of isolated agents."""

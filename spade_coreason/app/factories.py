@@ -242,7 +242,7 @@ async def import_memories(settings: Settings, database: Database, without: Colle
         from ..memory import import_all_memory_files
 
         make = partial(build_memory_table, settings, database)
-        await import_all_memory_files(settings.storage.memory_dir, make, without)
+        await import_all_memory_files(settings.storage.memory_dir, make, database.alone, without)
 
 
 def build_memory_limits(settings: Settings) -> MemoryLimits:

@@ -334,11 +334,14 @@ class Platform:
             channels=self._channels,
         )
         self._stack.push_async_callback(self._builder.close)
-        await import_memories(settings, self.database, without=self.jids)
+        if terms is None:
+            await import_memories(settings, self.database, without=self.jids)
         await self._open_server()
         self._stack.push_async_callback(self._builder.close_isolated_agents)
         if terms is not None and leases is not None:
             self._join(self.database, leases, terms)
+            # Here, whoever will serve them: another machine does not have these files. Its lease is renewed during that.
+            await import_memories(settings, self.database)
         else:
             for place, agent in agents:
                 if bare_jid(agent.jid) not in self._absent:

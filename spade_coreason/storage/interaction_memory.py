@@ -69,11 +69,16 @@ class MemoryRepository:
 
         return self._read(work)
 
-    def change(self, added: Iterable[MemoryRow], removed: Iterable[int]) -> Commit[None]:
-        """Add and remove entries in one transaction. It may be repeated: a row is added once."""
+    def change(self, added: Iterable[MemoryRow], removed: Iterable[int], *, is_synced: bool = False) -> Commit[None]:
+        """Add and remove entries in one transaction. It may be repeated: a row is added once.
+
+        With `is_synced` it is on the disk when it is stored, whatever the durability of the database is.
+        """
         rows, ids = _make_rows(self._agent, added), list(removed)
 
         def work(connection: Connection) -> None:
+            if is_synced:
+                connection.exec_driver_sql("SET LOCAL synchronous_commit = on")
             for start in range(0, len(ids), _PAGE_IDS):
                 is_removed = _columns.id.in_(ids[start : start + _PAGE_IDS])
                 connection.execute(delete(interaction_memory).where(_columns.agent == self._agent, is_removed))

@@ -314,8 +314,6 @@ async def test_erasing_everyone_leaves_nothing_of_an_agent_and_everything_of_the
     if database.has_memories:
         files, memory = memory.path.parent, memory_over(database, AGENT)
         await import_memory_files(memory, files)
-        for file in files.iterdir():
-            file.unlink()
     everything = ClearSessions(agent=AGENT, everyone=True)
     before = read_all_tables(database_url)
     # Whose only conversation was cleared may still have variables; a request that waits may be somebody's first.

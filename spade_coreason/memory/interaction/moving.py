@@ -6,8 +6,10 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable, Collection
+from contextlib import AbstractAsyncContextManager, nullcontext
 from itertools import count
 from pathlib import Path
+from typing import TypeAlias
 from urllib.parse import unquote
 
 from ...domain.policy import MemoryLimits
@@ -21,33 +23,44 @@ from .store import AgentInteractionMemory
 log = logging.getLogger(__name__)
 
 _IMPORTED = ".imported"
-"""The end of the name of a file whose entries are in the database."""
+"""The end of the name of a file of spade_llm whose entries are in the database."""
+
+Alone: TypeAlias = Callable[[], AbstractAsyncContextManager[None]]
+"""Makes a block that only one process at a time is in (`Database.alone`)."""
 
 
-async def import_memory_files(memory: AgentInteractionMemory, directory: Path) -> int:
+async def import_memory_files(memory: AgentInteractionMemory, directory: Path, alone: Alone = nullcontext) -> int:
     """Move the entries of an agent from its files to the database of `memory`. Return how many were new there.
 
-    The file of spade_llm counts if the agent has never had one of its own. The entries are added in one transaction, and then
-    the files are renamed. If the process is killed in between, the next call finds every entry in the database and adds none.
-    Raise MemoryFileError for a damaged file, which stays as it is, and StoreError if a file cannot be read or renamed.
+    The file of spade_llm counts if the agent has never had one of its own. The entries are added in one transaction. Then the
+    files are deleted, and that of spade_llm is renamed. If the process is killed in between, the next call finds every entry in
+    the database and adds none. Of several processes, one at a time does this.
+
+    Raise MemoryFileError for a damaged file, which stays as it is, and StoreError if a file cannot be read or deleted.
     """
-    files = await asyncio.to_thread(_find_files, directory, memory.agent_id)
-    if not files:
+    if not await asyncio.to_thread(_find_files, directory, memory.agent_id):
         return 0
-    added = await memory.amerge(await asyncio.to_thread(_read_files, directory, memory.agent_id))
-    await asyncio.to_thread(_rename_imported, files)
-    log.info("%s: moved to the database (%d new entries); the file may be deleted", f"{files[-1]}{_IMPORTED}", added)
+    async with alone():
+        files = await asyncio.to_thread(_find_files, directory, memory.agent_id)
+        if not files:  # another process has moved them
+            return 0
+        added = await memory.amerge(await asyncio.to_thread(_read_files, directory, memory.agent_id))
+        await asyncio.to_thread(_put_away, files, directory, memory.agent_id)
+    log.info("%s: its entries are in the database now (%d new ones)", files[-1], added)
     return added
 
 
 async def import_all_memory_files(
-    directory: Path, make_memory: Callable[[str], AgentInteractionMemory], without: Collection[str] = ()
+    directory: Path,
+    make_memory: Callable[[str], AgentInteractionMemory],
+    alone: Alone = nullcontext,
+    without: Collection[str] = (),
 ) -> None:
     """Move the entries of all agents with files but `without`. A file that cannot be moved is reported, and stays."""
     for agent_id in await asyncio.to_thread(_list_agents, directory):
         if agent_id not in without:
             try:
-                await import_memory_files(make_memory(agent_id), directory)
+                await import_memory_files(make_memory(agent_id), directory, alone)
             except StoreError as error:
                 log.error("%s", error)
 
@@ -66,22 +79,32 @@ def _find_own_files(directory: Path, agent_id: str) -> list[Path]:
 
 
 def _find_files(directory: Path, agent_id: str) -> list[Path]:
-    if own := _find_own_files(directory, agent_id):
-        return own
-    path, name = directory / file_name(agent_id), spade_llm_file_name(agent_id)
-    was_imported = any(path.with_name(f"{path.name}{suffix}{_IMPORTED}").exists() for suffix in ("", ".journal"))
-    return [directory / name] if name is not None and not was_imported and (directory / name).exists() else []
+    """Return the files of an agent that are to be moved: its own ones, else that of spade_llm."""
+    return _find_own_files(directory, agent_id) or _find_spade_llm_file(directory, agent_id)
+
+
+def _find_spade_llm_file(directory: Path, agent_id: str) -> list[Path]:
+    name = spade_llm_file_name(agent_id)
+    return [directory / name] if name is not None and (directory / name).exists() else []
 
 
 def _read_files(directory: Path, agent_id: str) -> LinesByConversation:
     return MemoryFile(directory / file_name(agent_id), agent_id, MemoryLimits(), is_durable=False).read_all()
 
 
-def _rename_imported(files: list[Path]) -> None:
-    for path in files:
+def _put_away(files: list[Path], directory: Path, agent_id: str) -> None:
+    """Delete the files of an agent whose entries are in the database, for deletions do not reach them.
+
+    That of spade_llm is no copy, and is renamed. It also is if the agent has had files of its own, which began with it.
+    """
+    for path in _find_spade_llm_file(directory, agent_id):  # first: without the others it would be imported
         with OSErrorTranslator(path, "is in the database now, but cannot be renamed"):
             names = (path.with_name(f"{path.name}{_IMPORTED}{f'.{number}' if number else ''}") for number in count())
             os.rename(path, next(name for name in names if not name.exists()))
+            sync_directory(path.parent)
+    for path in files:
+        with OSErrorTranslator(path, "is in the database now, but cannot be deleted"):
+            path.unlink(missing_ok=True)
             sync_directory(path.parent)
 
 

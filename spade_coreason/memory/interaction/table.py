@@ -43,6 +43,8 @@ class _PendingChange:
     removed: frozenset[int]
     is_awaited: bool
     """True if a caller waits for it, and gets its error. Otherwise it is deferred: a sync writes it again if it has failed."""
+    is_synced: bool
+    """True if it must be on the disk, whatever the durability of the database is."""
     commit: Commit[None] = field(init=False)
 
 
@@ -241,7 +243,7 @@ class MemoryTable:
         with self._exclusive():
             new = self._find_new(lines_by_conversation)
             added = [(name, line) for name, lines in new.items() for line in bytes(lines).splitlines(keepends=True)]
-            self._change(added)
+            self._change(added, is_synced=True)  # the file that they come from may be deleted then
             self._forget_sizes()
             return len(added)
 
@@ -265,12 +267,12 @@ class MemoryTable:
         finally:
             self._lock.release()
 
-    def _change(self, added: Collection[tuple[str, bytes]], removed: Collection[int] = ()) -> None:
+    def _change(self, added: Collection[tuple[str, bytes]], removed: Collection[int] = (), *, is_synced: bool = False) -> None:
         """Write a change. Wait until it is durable, if this can wait; otherwise it is deferred."""
         if not added and not removed:
             return
         rows = [MemoryRow(self._repository.next_id(), name, line[:-1].decode()) for name, line in added]
-        change = _PendingChange({row.id: row for row in rows}, frozenset(removed), can_wait())
+        change = _PendingChange({row.id: row for row in rows}, frozenset(removed), can_wait(), is_synced)
         self._submit(change)
         self._changes.append(change)
         if removed:
@@ -283,7 +285,7 @@ class MemoryTable:
             syncs.defer(self)
 
     def _submit(self, change: _PendingChange) -> None:
-        change.commit = self._repository.change(change.added.values(), change.removed)
+        change.commit = self._repository.change(change.added.values(), change.removed, is_synced=change.is_synced)
         change.commit.on_stored(lambda _: self._changes.remove(change))
         change.commit.on_failed(partial(self._on_failed, change))
 

@@ -15,6 +15,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections import defaultdict, deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from itertools import chain
@@ -451,6 +452,13 @@ class Database(ABC):
         Only a database that has interaction memories offers this.
         """
         raise NotImplementedError
+
+    def alone(self) -> AbstractAsyncContextManager[None]:
+        """Wait until no other process with the same database is in such a block. StoreError if that takes too long.
+
+        Without other processes there is nothing to wait for.
+        """
+        return nullcontext()
 
     @abstractmethod
     async def _read(self, work: Callable[[Connection], T]) -> T:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -50,6 +50,10 @@ _LOCK_KEY = 0x73706164
 """The first key of a platform's advisory lock; the second key is the hash of its schema."""
 _LOCK_SQL = f"SELECT pg_advisory_lock{{}}({_LOCK_KEY}, hashtext(current_schema()::text))"
 _MIGRATION_LOCK_SQL = f"SET lock_timeout = 0; SELECT pg_advisory_lock({_LOCK_KEY + 1}, hashtext(current_schema()::text))"
+_ALONE_TIMEOUT_MS = 50_000
+_ALONE_LOCK_SQL = (
+    f"SET lock_timeout = {_ALONE_TIMEOUT_MS}; SELECT pg_advisory_lock({_LOCK_KEY + 2}, hashtext(current_schema()::text))"
+)
 _LOCK_TIMEOUT_MS = 2000
 """The connection of a killed platform may stay open for this time."""
 _FENCED = "SELECT 0"
@@ -180,6 +184,23 @@ class PostgresDatabase(Database):
             return self._blocking_reader.read(work)
         except DRIVER_ERRORS as error:
             raise self.problem(error) from error
+
+    @asynccontextmanager
+    async def alone(self) -> AsyncIterator[None]:
+        """Hold a lock of the database, on a connection of its own, whose end releases it."""
+        try:
+            connection = await self._writer_engine.connect()
+            try:
+                await (await _driver_connection(connection)).execute(_ALONE_LOCK_SQL)
+            except BaseException:
+                await connection.invalidate()
+                raise
+        except _DRIVER_ERRORS as error:
+            raise self.problem(error) from error
+        try:
+            yield
+        finally:
+            await connection.invalidate()
 
     @property
     def queries(self) -> Mapping[int, str]:

@@ -31,7 +31,6 @@ from tests.support.wait import TIMEOUT_S
 
 SPADE_LLM = Path(__file__).parent / "spade_llm"
 SPADE_LLM_FILE = "support_agent_example.com_interactions.json"
-IMPORTED = [".json.imported", ".json.journal.imported"]
 
 
 @pytest.fixture
@@ -67,7 +66,7 @@ async def read_all(memory: AgentInteractionMemory) -> dict[str, list[str]]:
     return {name: [text for text, _ in entries] for name, entries in (await memory.aget_entries()).items()}
 
 
-async def test_files_are_imported_once_and_renamed(database: Database, tmp_path: Path) -> None:
+async def test_files_are_imported_once_and_deleted(database: Database, tmp_path: Path) -> None:
     write_files(tmp_path)
     before = AgentInteractionMemory(AGENT, tmp_path).get_entries()
     memory = memory_over(database)
@@ -77,15 +76,15 @@ async def test_files_are_imported_once_and_renamed(database: Database, tmp_path:
     require_imported(tmp_path, AGENT)
     assert await memory.aget_entries() == before
     assert await read_all(memory) == MOVED
-    assert names(tmp_path) == IMPORTED
+    assert names(tmp_path) == []
     await memory.aclear_conversation("c")
     assert await import_memory_files(memory, tmp_path) == 0
     assert await read_all(memory) == {"d": ["in the journal"]}
-    # An older version ran in between: its additions come too, and the renamed files stay.
+    # A platform with files ran in between: its additions come too.
     AgentInteractionMemory(AGENT, tmp_path).add_information("d", "later")
     assert await import_memory_files(memory, tmp_path) == 1
     assert await read_all(memory) == {"d": ["in the journal", "later"]}
-    assert names(tmp_path) == [*IMPORTED, ".json.journal.imported.1"]
+    assert names(tmp_path) == []
 
 
 KILLED = """
@@ -96,7 +95,7 @@ from spade_coreason.storage import open_database
 from tests.support.memories import AGENT, memory_over
 url, directory, moment = sys.argv[1:]
 
-def kill(*_):
+def kill(*_, **__):
     os.kill(os.getpid(), signal.SIGKILL)
 
 async def main():
@@ -107,14 +106,14 @@ async def main():
             await run(*arguments)
             kill()
         database._run_batch = run_batch
-    elif moment == "before the files are renamed":
-        os.rename = kill
+    elif moment == "before the files are deleted":
+        Path.unlink = kill
     else:
-        rename, count = os.rename, []
-        def rename_once(*arguments):
-            kill() if count else rename(*arguments)
+        unlink, count = Path.unlink, []
+        def unlink_once(*arguments, **options):
+            kill() if count else unlink(*arguments, **options)
             count.append(1)
-        os.rename = rename_once
+        Path.unlink = unlink_once
     await import_memory_files(memory_over(database), Path(directory))
 
 asyncio.run(main())
@@ -122,7 +121,7 @@ asyncio.run(main())
 
 
 @pytest.mark.parametrize(
-    "moment", ["before the transaction ends", "before the files are renamed", "before the second file is renamed"]
+    "moment", ["before the transaction ends", "before the files are deleted", "before the second file is deleted"]
 )
 async def test_a_kill_during_an_import_loses_and_doubles_nothing(url: str, tmp_path: Path, moment: str) -> None:
     write_files(tmp_path)
@@ -132,12 +131,12 @@ async def test_a_kill_during_an_import_loses_and_doubles_nothing(url: str, tmp_p
     assert done.returncode == -signal.SIGKILL, done.stderr
     stored = len(execute(url, "SELECT id FROM interaction_memory"))
     assert stored == (0 if moment == "before the transaction ends" else 4)
-    assert names(tmp_path) != IMPORTED
+    assert names(tmp_path) != []
     database = await open_database(url, "off")
     memory = memory_over(database)
     assert await import_memory_files(memory, tmp_path) == 4 - stored
     assert await read_all(memory) == MOVED
-    assert names(tmp_path) == IMPORTED
+    assert names(tmp_path) == []
     await database.close()
 
 
@@ -154,7 +153,7 @@ async def test_a_file_of_spade_llm_is_taken_over_once_and_only_without_one_of_ou
     for _ in range(2):
         await import_memory_files(memory, tmp_path)
     assert await read_all(memory) == MOVED
-    assert (tmp_path / SPADE_LLM_FILE).exists()
+    assert names(tmp_path) == [f"{SPADE_LLM_FILE}.imported", f"{SPADE_LLM_FILE}.imported.1"]
 
 
 async def test_a_damaged_file_is_named_and_kept_and_the_others_move(
