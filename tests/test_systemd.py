@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from spade_coreason.app.loop_watch import BLOCKED_S
-from spade_coreason.app.platform import EXIT_LEASE_LOST
+from spade_coreason.app.workers.membership import EXIT_LEASE_LOST
 from tests.support.databases import execute
 from tests.support.notify_socket import open_notify_socket
 from tests.support.program import COMMAND, run_command, run_in_background

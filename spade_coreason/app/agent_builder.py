@@ -73,8 +73,8 @@ class AgentBuilder:
         channels: ChannelFactories,
     ) -> None:
         self.settings = settings
-        self._database = database
-        self._crash_guard = crash_guard
+        self.database = database
+        self.crash_guard = crash_guard
         self.key_ring = key_ring
         """The keys with which callers reach the agents by doors."""
         self.webhook_ring = webhook_ring
@@ -122,7 +122,7 @@ class AgentBuilder:
     def get_memory(self, jid: str) -> AgentInteractionMemory:
         """Return the interaction memory of an agent (a bare JID). The first call reads its file; StoreError if it cannot."""
         if jid not in self._memories:
-            self._memories[jid] = build_memory(self.settings, self._database, jid)
+            self._memories[jid] = build_memory(self.settings, self.database, jid)
         return self._memories[jid]
 
     async def forget(self, jid: str) -> None:
@@ -141,11 +141,11 @@ class AgentBuilder:
 
         With a database that has memories, those of files move there.
         """
-        if self._database.has_memories:
+        if self.database.has_memories:
             from ..memory import import_memory_files
 
-            memory = build_memory_table(self.settings, self._database, jid)
-            await import_memory_files(memory, self.settings.storage.memory_dir, self._database.alone)
+            memory = build_memory_table(self.settings, self.database, jid)
+            await import_memory_files(memory, self.settings.storage.memory_dir, self.database.alone)
         else:
             await asyncio.to_thread(self.get_memory, jid)  # it reads the whole file
 
@@ -172,7 +172,7 @@ class AgentBuilder:
         if jid not in self._channels_of_agents:
             self._channels_of_agents[jid] = {name: make(jid) for name, make in self._channels.items()}
         parts = AgentParts(
-            AgentRepository(self._database, jid),
+            AgentRepository(self.database, jid),
             network._replace(channels={**self._channels_of_agents[jid], **network.channels}),
             Files(
                 upload,
@@ -195,7 +195,7 @@ class AgentBuilder:
             summariser=build_summariser(memory),
             count_tokens=build_token_counter(memory, project, f"{place}.memory.tokenizer"),
             interceptors=self._build_interceptors(place, settings),
-            crash_guard=self._crash_guard,
+            crash_guard=self.crash_guard,
             tracing=self._tracing,
         )
         self._admit_callers(jid, runtime.gateway.access_requests)

@@ -6,77 +6,68 @@ import asyncio
 import logging
 import os
 import signal
-import threading
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from ..concurrency import handle_signals
-from ..config import AgentSettings, RunFile, Settings, write_run_file
-from ..contracts import AgentDefinition
+from ..config import RunFile, Settings, write_run_file
 from ..contracts.base import utc_now
 from ..domain.channel_kinds import DOOR_CHANNEL
-from ..domain.jid import bare_jid, jid_domain
-from ..doors import Doors, KeyRing, RunningDoor, WebhookRing
+from ..domain.jid import bare_jid
+from ..doors import Doors, KeyRing, WebhookRing
 from ..exceptions import (
     ConfigError,
-    ConnectError,
-    CoReasonError,
     DatabaseUnreachableError,
     DataDirectoryInUseError,
-    LoginError,
     ServerError,
     StoreError,
 )
 from ..operations.endpoint import serve_operations
-from ..operations.host import RunningAgent
-from ..operations.status import AgentStatus, PlatformStatus, WebStatus
+from ..operations.status import PlatformStatus, WebStatus
 from ..operations.table import OPERATIONS
 from ..runtime import (
     CrashGuard,
     InterceptorSource,
     OnConversationEnd,
-    Runner,
-    describe_upload_problem,
-    find_agent,
-    find_agents,
 )
 from ..storage import (
-    ALL_DOORS,
-    CallTable,
     CrashedRequest,
     Database,
     Leases,
-    LeaseTable,
     RunningRequests,
-    WorkerTerms,
     has_outdated_passages,
     index_outdated_passages,
-    load_crashed,
     mark_alone,
     open_database,
     record_crash,
     restore_kept,
 )
-from ..xmpp import BackOff, HostedAgent, LocalServer, ServerEndpoint, describe_start_error, open_stream
+from ..xmpp import LocalServer, ServerEndpoint
 from .accounts import GUEST_USER, LocalAccounts
 from .agent_builder import AgentBuilder
+from .background_tasks import BackgroundTasks
 from .channels import CHANNELS, ChannelFactories
 from .factories import import_memories
+from .hosted_agents import HostedAgents
 from .loop_watch import BLOCKED_S, take_block, watch_loop
 from .running_host import RunningHost
-from .supervision import Supervision, lock_data, make_store_timings, make_worker_terms, start_local_server
+from .supervision import (
+    Supervision,
+    describe_local_server,
+    lock_data,
+    make_external_endpoint,
+    make_local_endpoint,
+    make_store_timings,
+    make_worker_terms,
+    start_local_server,
+)
 from .web_server import build_web_server, find_used_doors
-from .workers.calls import TAKEOVER_S, RunningWorker, ThisWorker, WorkerState
-from .workers.canary import Canary
-from .workers.colleagues import ABSENT, Colleagues
-from .workers.directory import SharedDirectory
-from .workers.doors import RemoteDoors
-from .workers.shares import group_agents
-from .workers.workforce import Workforce, replace_predecessor
+from .workers.calls import WorkerState
+from .workers.membership import EXIT_LEASE_LOST as EXIT_LEASE_LOST, Membership
+from .workers.workforce import replace_predecessor
 
 if TYPE_CHECKING:
     from ..doors import WebServer
@@ -84,16 +75,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_MAX_CONCURRENT_STARTS = 8
-_SLOW_BUILD_S = 10.0
 _DATABASE_S = 5.0
 _INDEX_S = 2.0
 """The time after which a worker looks whether an older one still indexes passages."""
-EXIT_LEASE_LOST = 75
-"""The exit code of a worker whose lease is lost: EX_TEMPFAIL (sysexits.h). It can be started again at once."""
 _BLOCKED_LEASES = 1.25
 """A worker whose event loop has been blocked for so many times `blocked_s` gives way to others."""
-_SLOW_BUILD = "%s: its constructor has not returned for %g s, and all agents wait for it; `isolation: process` limits that"
 
 
 class Platform:
@@ -140,15 +126,12 @@ class Platform:
         """A description of the server for people."""
         self.notice: str | None = None
         """A notice about the choice of the server for people, if there is one."""
-        self.agents: dict[str, HostedAgent] = {}
-        self.runners: dict[str, Runner] = {}
         self.guest: tuple[str, str] | None = None
         """The bare JID and the password of the guest account; only on a server that the platform started."""
         self.endpoint = ServerEndpoint()
         self.database: Database | None = None
         self.run_dir = settings.data_dir
         """The directory of what belongs to this process alone, such as its socket."""
-        self._report_status = on_status or (lambda line: None)
         self._on_conversation_end = on_conversation_end
         self._interceptors = interceptors
         self.doors = Doors()
@@ -156,24 +139,20 @@ class Platform:
         self._channels = {DOOR_CHANNEL: self.doors.make_channel, **channels}
         self._builder: AgentBuilder
         self._is_strict = is_strict
-        self._starts: dict[str, asyncio.Task[bool]] = {}
-        self._start_slots = asyncio.Semaphore(_MAX_CONCURRENT_STARTS)
-        self._reported_problems: set[str] = set()
-        self._absent: dict[str, CoReasonError] = {}
-        """The agents, by bare JID, that stay offline while the others serve, and why."""
         self._stack = AsyncExitStack()
         self._accounts = LocalAccounts(settings)
+        self._background = BackgroundTasks()
+        report_status = on_status or (lambda line: None)
+        self._hosted = HostedAgents(settings, self._accounts, self.doors, self._background, report_status, is_strict=is_strict)
+        self.agents = self._hosted.hosts
+        """The agents that were built, by bare JID."""
+        self.runners = self._hosted.runners
         self._web: WebServer | None = None
         self._metrics: MetricsServer | None = None
         self._crash_guard: CrashGuard | None = None
-        self._checked_upload_domains: set[str] = set()
-        self._background_tasks: set[asyncio.Task[None]] = set()
         self._stop = asyncio.Event()
-        self._workforce: Workforce | None = None
-        self._canary: Canary | None = None
-        self._colleagues: Colleagues | None = None
-        self._shared_directory: SharedDirectory | None = None
-        self._remote_doors: RemoteDoors | None = None
+        self._membership: Membership | None = None
+        """The place among several workers; None for a platform alone."""
 
     async def __aenter__(self) -> Platform:
         try:
@@ -196,7 +175,7 @@ class Platform:
     @property
     def agent_descriptions(self) -> list[tuple[str, str]]:
         """The bare JID and the description of each agent, without those that stay offline."""
-        return [(jid, self._describe(jid)) for jid in self.jids if jid in self.agents and jid not in self._absent]
+        return [(jid, self._hosted.describe(jid)) for jid in self.jids if jid in self.agents and jid not in self._hosted.absent]
 
     async def wait(self, on_online: Callable[[], None] = lambda: None) -> None:
         """Wait for SIGINT, SIGTERM or `stop`. Call `on_online` once, when all agents are online that do not stay offline.
@@ -207,7 +186,7 @@ class Platform:
         """
         stop = self._stop
         with handle_signals((signal.SIGINT, signal.SIGTERM), stop.set):
-            stopped, online = asyncio.create_task(stop.wait()), asyncio.create_task(self._wait_until_online())
+            stopped, online = asyncio.create_task(stop.wait()), asyncio.create_task(self._hosted.wait_until_online())
             tasks: list[asyncio.Task[Any]] = [stopped, online]
             try:
                 if self.server is not None:
@@ -227,31 +206,16 @@ class Platform:
         """End `wait`, as SIGTERM does."""
         self._stop.set()
 
-    async def _wait_until_online(self) -> None:
-        """Wait until all agents are online or stay offline. Raise the error of the first one if all stay offline."""
-        if self._starts:
-            done, _ = await asyncio.wait(self._starts.values(), return_when=asyncio.FIRST_EXCEPTION)
-            # A worker may have given some of them back meanwhile.
-            are_online = [task.result() for task in done if not task.cancelled()]
-            if are_online and not any(are_online):
-                raise self._first_error()
-
-    def _first_error(self) -> CoReasonError:
-        """Return the error of the first agent that stays offline. If it is a mistake in the configuration, add the others."""
-        errors = list(self._absent.values())
-        mistakes = [error for error in errors if isinstance(error, ConfigError)]
-        return ConfigError.combine(mistakes) if errors[0] in mistakes else errors[0]
-
     async def status(self) -> PlatformStatus:
         """Return the status of the platform and its agents at this moment, with those of all other workers."""
         own = await self._report()
-        if self._colleagues is not None:
-            return await self._colleagues.report(self.server_description, self.jids, own)
+        if self._membership is not None:
+            return await self._membership.colleagues.report(self.server_description, self.jids, own)
         return PlatformStatus(own.pid, self.server_description, tuple(own.agents), own.web)
 
     async def _report(self) -> WorkerState:
-        jids = self.jids if self._workforce is None else list(self._starts)
-        return WorkerState(os.getpid(), [await self._agent_status(jid) for jid in jids], self.web_status)
+        jids = self.jids if self._membership is None else self._membership.list_agents()
+        return WorkerState(os.getpid(), [await self._hosted.status(jid) for jid in jids], self.web_status)
 
     @property
     def web_status(self) -> WebStatus | None:
@@ -259,12 +223,6 @@ class Platform:
         if self._web is None:
             return None
         return WebStatus(self._web.url, find_used_doors(self.settings), self._web.connections, self._builder.webhook_ring.full)
-
-    async def _agent_status(self, jid: str) -> AgentStatus:
-        if jid not in self.agents:
-            return AgentStatus(jid, "offline", start_problem=f"{jid}: {self._absent[jid]}" if jid in self._absent else None)
-        status = await self.agents[jid].status()
-        return replace(status, state="offline") if jid in self._absent else status
 
     async def _raise_when_server_ended(self, server: LocalServer) -> None:
         raise ServerError(f"the {server.kind} server ended: {await server.wait_until_ended()}")
@@ -275,7 +233,7 @@ class Platform:
         settings = self.settings
         agents = [(settings.place(f"agents[{number}]"), agent) for number, agent in enumerate(settings.agents)]
         # Find the agents first: a mistake in their names is reported before a server starts.
-        self._find_agents([(place, agent) for place, agent in agents if agent.isolation == "none"])
+        self._hosted.find([(place, agent) for place, agent in agents if agent.isolation == "none"])
         terms = make_worker_terms(settings)
         if self._supervision is None:
             self.run_dir = lock_data(settings, self._stack, is_shared=terms is not None)
@@ -338,170 +296,43 @@ class Platform:
             await import_memories(settings, self.database, without=self.jids)
         await self._open_server()
         self._stack.push_async_callback(self._builder.close_isolated_agents)
+        self._hosted.use(self._builder, self.endpoint, has_own_server=self.server is not None)
         if terms is not None and leases is not None:
-            self._join(self.database, leases, terms)
+            blocked_s = _BLOCKED_LEASES * self._blocked_s
+            self._membership = Membership(settings, leases, terms, self._hosted, self._builder, self._report, blocked_s)
+            self._membership.open(self._stack)
             # Here, whoever will serve them: another machine does not have these files. Its lease is renewed during that.
             await import_memories(settings, self.database)
         else:
             for place, agent in agents:
-                if bare_jid(agent.jid) not in self._absent:
-                    await self._try_to_build(place, agent)
-            self._require_an_agent()
-            for jid in self._absent:
-                self._report_absence(jid)
+                if bare_jid(agent.jid) not in self._hosted.absent:
+                    await self._hosted.build(place, agent)
+            self._hosted.require_one()
+            for jid in self._hosted.absent:
+                self._hosted.report_absence(jid)
         if self.server is not None:
             await self._accounts.create(self.server)
-        host = RunningHost(
-            self.jids, self.database, self._builder, self.agents, self.status, self.stop, colleagues=self._colleagues
-        )
+        colleagues = None if self._membership is None else self._membership.colleagues
+        host = RunningHost(self.jids, self.database, self._builder, self.agents, self.status, self.stop, colleagues=colleagues)
         self._builder.host = self.doors.host = host
         await self._stack.enter_async_context(serve_operations(self.run_dir, host, OPERATIONS))
-        self._stack.push_async_callback(self._stop_background_tasks)
-        self._start_in_background(self._index_passages(self.database))
+        self._stack.push_async_callback(self._background.stop)
+        self._background.start(self._index_passages(self.database))
         await self._start_web()
         await self._start_metrics(self.database)
         await self._start_agents()
         await self._write_run_file()
 
-    # One of several workers
-
-    def _join(self, database: Database, leases: Leases, terms: WorkerTerms) -> None:
-        """Take a place among the workers that share the agents."""
-        from ..storage import LeaseHandlers, LeaseRenewal  # they need PostgreSQL's driver
-
-        groups = group_agents(self.jids, self.settings.workers.together)
-        self._colleagues = Colleagues(leases, CallTable(database), self._find_target, self._find_door)
-        self._stack.push_async_callback(self._colleagues.calls.close)
-        if len(self.jids) > 1:
-            self._shared_directory = SharedDirectory(leases, self._builder.directory, self._builder.key_ring.callers_of)
-        listed = {bare_jid(agent.jid): agent.doors for agent in self.settings.agents}
-        self._remote_doors = RemoteDoors(database, leases, self._colleagues.calls, self.doors, listed)
-        self._remote_doors.start()
-        self._stack.push_async_callback(self._remote_doors.close)
-        handlers = LeaseHandlers(self._on_renewed, self._on_lapsed, self._on_restored, self._on_lease_lost, self._on_called)
-        renewal = LeaseRenewal(database, leases.worker, terms, handlers, _BLOCKED_LEASES * self._blocked_s)
-        self._workforce = Workforce(leases, renewal, groups, self)
-        self._canary = Canary(
-            lambda: [host.connection for host in self.agents.values()],
-            lambda: open_stream(jid_domain(self.jids[0]), self.endpoint),
-            terms.lease_s,
-            lambda reach: setattr(renewal, "reach", reach),
-        )
-        renewal.start()
-        self._stack.push_async_callback(self._workforce.end)
-
-    def _on_renewed(self) -> None:
-        if self._workforce is not None and self._colleagues is not None:
-            self._workforce.tell({ABSENT: sorted(jid for jid in self._absent if jid not in self.agents)})
-            self._workforce.wake()
-            self._colleagues.calls.wake_if_busy()
-            if self._shared_directory is not None:
-                self._start_in_background(self._shared_directory.refresh())
-
-    def _on_called(self, payload: str) -> None:
-        if self._colleagues is not None and payload != ALL_DOORS:
-            self._colleagues.calls.wake()
-        if payload in ("", ALL_DOORS):
-            self._start_in_background(self._load_rings())
-
-    async def _load_rings(self) -> None:
-        """Take the keys and webhooks as another worker has stored them."""
-        try:
-            await self._builder.key_ring.load()
-            await self._builder.webhook_ring.load()
-        except StoreError as error:
-            log.warning("the keys and webhooks that another worker has changed cannot be read yet: %s", error)
-            await asyncio.sleep(_DATABASE_S)
-            self._on_called(ALL_DOORS)
-
-    def _find_target(self, agent: str) -> RunningAgent | RunningWorker | None:
-        """Return what another worker asks: an agent that this one serves, or for "" itself."""
-        if not agent:
-            return ThisWorker(self._report)
-        host = self.agents.get(agent)
-        return None if host is None else host.runtime.runner.control
-
-    def _find_door(self, agent: str) -> RunningDoor | None:
-        """Return the door of an agent that this worker serves."""
-        return None if self._remote_doors is None else self._remote_doors.find_running(agent)
-
-    def _on_lapsed(self) -> None:
-        log.error("the lease could not be renewed in time; all agents are disconnected until the database answers")
-        for host in self.agents.values():
-            host.connection.cut("the worker has no lease")
-
-    def _on_restored(self) -> None:
-        log.warning("the lease is renewed again")
-
     def _has_lease(self) -> bool:
         """Return False while the lease has lapsed. A frozen process that wakes must not take the sessions of its successor."""
-        return self._workforce is None or not self._workforce.has_lapsed
-
-    def _on_lease_lost(self, reason: str) -> None:
-        """End the process at once, from any thread: what it still wrote would be refused, and what it sent would be wrong."""
-        os.write(2, f"The lease of this worker is lost: {reason}. The process ends.\n".encode())
-        os._exit(EXIT_LEASE_LOST)
-
-    def list_agents(self) -> Sequence[str]:
-        """Return the agents (bare JIDs) that this worker serves."""
-        return list(self._starts)
-
-    async def note(self, table: LeaseTable) -> None:
-        """Take the leases as they are now."""
-        if self._remote_doors is not None:
-            await self._remote_doors.note(table)
-
-    async def take(self, agents: Sequence[str]) -> None:
-        """Begin to serve agents (bare JIDs), which no other worker serves now."""
-        assert self.database is not None
-        assert self._crash_guard is not None
-        assert self._workforce is not None
-        handed_over = await self._workforce.leases.list_handed_over(agents)
-        self._crash_guard.add(await load_crashed(self.database, agents), handed_over)
-        await self._load_rings()  # what was withdrawn at these agents alone is known to their last worker
-        numbers = [number for number, agent in enumerate(self.settings.agents) if bare_jid(agent.jid) in agents]
-        for number in numbers:
-            settings = self.settings.agents[number]
-            if isinstance(self._absent.get(bare_jid(settings.jid)), ConfigError):
-                continue
-            await self._try_to_build(self.settings.place(f"agents[{number}]"), settings)
-            if (jid := bare_jid(settings.jid)) in self._absent:
-                self._report_absence(jid)
-        self._begin_starts(numbers)
-
-    async def give_back(self, agent: str, *, reaches_server: bool = True) -> None:
-        """Serve an agent no more, once its running turns have ended."""
-        assert self.database is not None
-        assert self._crash_guard is not None
-        if self._remote_doors is not None:  # what is asked from now on waits for the next worker
-            self.doors.remove(agent, self._remote_doors.door(agent))
-        start = self._starts.pop(agent)
-        start.cancel()
-        await asyncio.gather(start, return_exceptions=True)
-        if (host := self.agents.get(agent)) is not None:
-            grace_s = self.settings.limits.grace_s
-            if not reaches_server:
-                host.connection.cut("the XMPP server cannot be reached")
-                grace_s = min(grace_s, self.settings.workers.lease_s)
-            try:
-                await host.stop(grace_s)
-            except Exception:
-                log.exception("%s: failed to stop cleanly", agent)
-            del self.agents[agent], self.runners[agent]
-            await self._builder.forget(agent)
-        self._absent.pop(agent, None)
-        if cut_off := self._crash_guard.running.take_rows(self.database.open_inbox_rows.get(agent, set())):
-            await record_crash(self.database, cut_off, utc_now(), is_stop=True)
-        self._crash_guard.remove(agent)
-        self.database.close_agent(agent)
-        log.info("%s: is given back", agent)
+        return self._membership is None or not self._membership.workforce.has_lapsed
 
     async def _start_web(self) -> None:
         """Start the HTTP server, if one is configured. It is closed after the agents have ended their answers."""
         if self.settings.web is None:
             return
-        if self._workforce is not None:  # the agents of the other workers are known before anybody asks for them
-            await self.note(await self._workforce.leases.read())
+        if self._membership is not None:  # the agents of the other workers are known before anybody asks for them
+            await self._membership.note(await self._membership.workforce.leases.read())
         web = build_web_server(
             self.settings.web,
             self._builder.key_ring.find,
@@ -528,14 +359,16 @@ class Platform:
         from .metrics.stored_figures import StoredFigures
 
         stored = StoredFigures(database)
-        workforce = self._workforce
+        workforce = None if self._membership is None else self._membership.workforce
         collector = MetricsCollector(
             self.jids,
             self.agents,
             database,
             stored,
             lambda: self._web,
-            None if workforce is None else lambda: LeaseFigures(workforce.seconds_left, len(self._starts), workforce.takeovers),
+            None
+            if workforce is None
+            else lambda: LeaseFigures(workforce.seconds_left, len(self._hosted.starts), workforce.takeovers),
         )
         self._metrics = MetricsServer(self.settings.metrics, collector)
         try:
@@ -550,10 +383,11 @@ class Platform:
     async def _find_web_problem(self) -> str | None:
         """Return the kind of problem that keeps an agent behind doors from answering, or None."""
         jids = [bare_jid(agent.jid) for agent in self.settings.agents if agent.doors]
-        if self._workforce is not None:
-            if self._workforce.has_lapsed or not self._workforce.has_joined:
+        if self._membership is not None:
+            workforce = self._membership.workforce
+            if workforce.has_lapsed or not workforce.has_joined:
                 return "lease"
-            jids = [jid for jid in jids if jid in self._starts]
+            jids = [jid for jid in jids if jid in self._hosted.starts]
         if not all(jid in self.agents and self.agents[jid].is_alive() for jid in jids):
             return "agents"
         assert self.database is not None
@@ -565,231 +399,48 @@ class Platform:
         return None
 
     async def _open_server(self) -> None:
-        server = self.settings.server
-        if server.mode == "external":
-            tls = server.tls
-            self.endpoint = ServerEndpoint(
-                server.host,
-                server.port,
-                tls.verify,
-                tls.ca_file,
-                requires_tls=tls.required,
-                has_lease=self._has_lease if self.database is not None and self.database.worker_id else None,
-            )
-            self.server_description = f"external, {self.endpoint.address(server.domain)}"
+        if self.settings.server.mode == "external":
+            is_worker = self.database is not None and self.database.worker_id is not None
+            self.endpoint = make_external_endpoint(self.settings, self._has_lease if is_worker else None)
+            self.server_description = f"external, {self.endpoint.address(self.settings.server.domain)}"
             return
         if self._supervision is not None and self._supervision.server is not None:
             local = self._supervision.server
         else:
             local, self.notice = await start_local_server(self.settings, self._stack)
         self.server = local
-        self.server_description = f"{local.kind}, {local.host}:{local.port}"
-        if local.kind == "embedded":
-            self.server_description += (
-                " (for demonstrations: senders can be forged; `apt install prosody` installs a full server)"
-            )
-        # About one in fifty connections to the embedded server hangs while it is opened.
-        timeout_s, attempts = (3.0, 5) if local.kind == "embedded" else (10.0, 1)
-        self.endpoint = ServerEndpoint(
-            local.host,
-            local.port,
-            ca_file=local.ca_file,
-            timeout_s=timeout_s,
-            attempts=attempts,
-            files_url=local.files_url,
-            has_forgery=local.kind == "embedded",
-        )
+        self.server_description = describe_local_server(local)
+        self.endpoint = make_local_endpoint(local)
         guest = f"{GUEST_USER}@{local.domain}"
         await self._accounts.choose_passwords(guest)
         self.guest = (guest, self._accounts.passwords[guest])
-
-    def _find_agents(self, agents: Sequence[tuple[str, AgentSettings]]) -> None:
-        """Import the agents. Raise ConfigError if one is not found and the platform is strict, or if there is no other."""
-        if self._is_strict:
-            find_agents([(place, agent.agent) for place, agent in agents], self.settings.project)
-            return
-        for place, agent in agents:
-            try:
-                find_agent(agent.agent, place=place, project=self.settings.project)
-            except ConfigError as error:
-                self._absent[bare_jid(agent.jid)] = error
-        self._require_an_agent()
-
-    def _require_an_agent(self) -> None:
-        """Raise the error of the first agent if all stay offline."""
-        if self._are_all_absent:
-            raise self._first_error()
-
-    @property
-    def _are_all_absent(self) -> bool:
-        return bool(self._absent) and len(self._absent) == len(self._starts if self._workforce else self.settings.agents)
-
-    async def _try_to_build(self, place: str, settings: AgentSettings) -> None:
-        """Build an agent. Unless the platform is strict, let it stay offline if that fails."""
-        jid = bare_jid(settings.jid)
-        slow = threading.Timer(_SLOW_BUILD_S, log.warning, (_SLOW_BUILD, jid, _SLOW_BUILD_S))
-        slow.daemon = True
-        slow.start()
-        try:
-            if self.database is not None and self.database.has_memories:
-                await self._builder.open_memory(jid)
-            self._build_agent(place, settings)
-        except Exception as error:
-            if self._is_strict:
-                raise
-            self._absent[jid] = error if isinstance(error, CoReasonError) else CoReasonError(describe_start_error(error))
-            log.debug("%s: cannot be made", jid, exc_info=error)
-        else:
-            self._absent.pop(jid, None)
-        finally:
-            slow.cancel()
-
-    def _report_absence(self, jid: str) -> None:
-        error = self._absent[jid]
-        remedy = "and its start is retried" if isinstance(error, StoreError) else "until the platform is started again"
-        key = f"{jid}: {error}"
-        log.log(
-            logging.INFO if key in self._reported_problems else logging.ERROR, "%s; the agent stays offline %s", key, remedy
-        )
-        self._reported_problems.add(key)
-
-    def _build_agent(self, place: str, settings: AgentSettings) -> None:
-        jid = bare_jid(settings.jid)
-        configured = settings.password.get_secret_value() if settings.password is not None else None
-        password = configured or self._accounts.passwords.get(jid, "")
-        needs_registration = settings.register_account and self.server is None
-        host = self._builder.build(place, settings, self.endpoint, password, register=needs_registration)
-        agent, changed = host.runtime.agent, host.runtime.parts.manifest_changed
-        self.agents[jid] = host
-        self.runners[jid] = host.runtime.runner
-        if self.settings.metrics is not None:
-            host.runtime.runner.metrics.measure_latencies()
-        if settings.doors:
-            control = host.runtime.runner.control
-            wait_s = 0.0 if self._workforce is None else TAKEOVER_S
-            self.doors.add(jid, agent.manifest, settings.doors, lambda: control.is_paused, wait_s)
-            changed.subscribe(lambda: self._update_door(jid, agent.manifest))
-            if self._remote_doors is not None:
-                self._remote_doors.publish(jid, agent.manifest)
-
-    def _update_door(self, jid: str, manifest: AgentDefinition) -> None:
-        self.doors.update(jid, manifest)
-        if self._remote_doors is not None:
-            self._remote_doors.publish(jid, manifest)
-
-    def _describe(self, jid: str) -> str:
-        """Return the description of an agent; "" if it is not built."""
-        if jid not in self.agents:
-            return ""
-        manifest = self.agents[jid].runtime.agent.manifest
-        return manifest.capabilities[0].description or manifest.metadata.name
 
     async def _start_agents(self) -> None:
         self._stack.push_async_callback(self._stop_agents)
         if self._web is not None:
             self._stack.callback(self._web.begin_stop)  # before the agents are stopped; the server is closed after them
-        if self._workforce is not None:
-            assert self._canary is not None
-            self._start_in_background(self._canary.run())
-            await self._workforce.join()
+        if self._membership is not None:
+            await self._membership.join()
         else:
-            self._begin_starts(range(len(self.settings.agents)))
-        if self._is_strict and self._starts:
-            done, _ = await asyncio.wait(self._starts.values(), return_when=asyncio.FIRST_EXCEPTION)
+            self._hosted.begin(range(len(self.settings.agents)))
+        if self._is_strict and self._hosted.starts:
+            done, _ = await asyncio.wait(self._hosted.starts.values(), return_when=asyncio.FIRST_EXCEPTION)
             for task in done:
                 if not task.cancelled():  # a worker may have given its agent back meanwhile
                     task.result()
 
-    def _begin_starts(self, numbers: Iterable[int]) -> None:
-        """Begin to start agents, by their places in the configuration."""
-        for number in numbers:
-            settings = self.settings.agents[number]
-            start = self._start_agent(self.settings.place(f"agents[{number}]"), settings)
-            self._starts[bare_jid(settings.jid)] = asyncio.create_task(start)
-
-    async def _start_agent(self, place: str, settings: AgentSettings) -> bool:
-        """Bring an agent online. Unless the platform is strict, try again with back-off after a failure that may pass.
-
-        Return False if it stays offline.
-        """
-        jid = bare_jid(settings.jid)
-        if jid in self._absent and not await self._build_again(place, settings):
-            return False
-        for delay_s in BackOff().delays_s(asyncio.get_running_loop().time()):
-            await asyncio.sleep(delay_s)
-            async with self._start_slots:
-                try:
-                    await self.agents[jid].start()
-                    break
-                except BaseException as error:  # sys.exit() would end the process without stopping the other agents
-                    task = asyncio.current_task()
-                    if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
-                        raise  # the platform stops
-                    if self._is_strict or (isinstance(error, ConnectError) and not error.is_transient):
-                        if isinstance(error, LoginError):
-                            error.place_at_password(f"{place}.password", is_registering=settings.register_account)
-                        elif isinstance(error, ConnectError):
-                            error.place = place
-                        if isinstance(error, ConnectError) and not self._is_strict:
-                            self._absent[jid] = error
-                            if not self._are_all_absent:
-                                self._report_absence(jid)
-                            return False
-                        if isinstance(error, CoReasonError):
-                            raise
-                        raise CoReasonError(f"{jid}: {describe_start_error(error)}") from error
-                    self._report_failed_start(jid, error)
-        self._start_in_background(self._check_uploads(self.agents[jid], jid_domain(jid)))
-        log.info("%s: is online", jid)
-        self._report_status(f"{jid} is online")
-        return True
-
-    async def _build_again(self, place: str, settings: AgentSettings) -> bool:
-        """Build an agent as soon as its stored data can be read. Return False if it stays offline for another reason."""
-        jid, delays_s = bare_jid(settings.jid), BackOff().delays_s(asyncio.get_running_loop().time())
-        while isinstance(self._absent.get(jid), StoreError):
-            await asyncio.sleep(next(delays_s))
-            try:
-                await self._builder.open_memory(jid)
-            except StoreError as error:
-                self._absent[jid] = error
-            else:
-                await self._try_to_build(place, settings)
-            if jid in self._absent:
-                self._report_absence(jid)
-        return jid not in self._absent
-
-    def _report_failed_start(self, jid: str, error: BaseException) -> None:
-        """Log why an agent is not online yet: a missing server once for all its agents, another problem once for each agent."""
-        if isinstance(error, ConnectError):
-            key, level = error.address, logging.WARNING
-            text = f"cannot connect to {error.address}, retrying until it answers: {error.problem}"
-        else:
-            key, level = f"{jid}: {describe_start_error(error)}", logging.ERROR
-            text = f"{key}; the agent stays offline and its start is retried"
-        log.log(logging.INFO if key in self._reported_problems else level, "%s", text)
-        log.debug("%s: the start failed", jid, exc_info=error)
-        self._reported_problems.add(key)
-
     async def _stop_agents(self) -> None:
         if self._crash_guard is not None:
             self._crash_guard.running.mark_stop()
-        if self._workforce is not None and self._remote_doors is not None:
-            await asyncio.gather(self._workforce.leave(), self._remote_doors.drain(self.settings.limits.grace_s))
-        for task in self._starts.values():
-            task.cancel()
-        await asyncio.gather(*self._starts.values(), return_exceptions=True)
-        grace_s = self.settings.limits.grace_s
-        stops = (host.stop(grace_s) for host in self.agents.values())
-        for problem in await asyncio.gather(*stops, return_exceptions=True):
-            if isinstance(problem, BaseException):  # the other agents are stopped nevertheless
-                log.error("an agent failed to stop cleanly", exc_info=problem)
+        if self._membership is not None:
+            await self._membership.leave()
+        await self._hosted.stop(self.settings.limits.grace_s)
 
     async def _index_passages(self, database: Database) -> None:
         """Index the passages of an older version anew, beside the agents. Of several workers the oldest does it."""
         try:
-            if self._workforce is not None:
-                leases = self._workforce.leases
+            if self._membership is not None:
+                leases = self._membership.workforce.leases
                 while await has_outdated_passages(database) and not await leases.is_oldest():  # noqa: ASYNC110 - it waits for another process
                     await asyncio.sleep(_INDEX_S)
             await index_outdated_passages(database)
@@ -798,32 +449,6 @@ class Platform:
                 "cannot add word forms to the search index of older passages; the next start continues with them: %s",
                 error,
             )
-
-    async def _check_uploads(self, host: HostedAgent, domain: str) -> None:
-        """Log once for each server if answers that are too long for a chat cannot be uploaded there."""
-        if not self.settings.limits.file_over_bytes or domain in self._checked_upload_domains:
-            return
-        self._checked_upload_domains.add(domain)
-        if (problem := await host.uploads.find_problem()) is not None:
-            # The operator cannot change the server that the platform runs itself.
-            level = logging.WARNING if self.server is None else logging.INFO
-            log.log(level, "%s: %s", domain, describe_upload_problem(problem))
-
-    def _start_in_background(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._background_tasks.add(task)
-        task.add_done_callback(self._on_background_done)
-
-    def _on_background_done(self, task: asyncio.Task[None]) -> None:
-        self._background_tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("a background task failed; the agents are not affected", exc_info=error)
-
-    async def _stop_background_tasks(self) -> None:
-        tasks = list(self._background_tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _write_run_file(self) -> None:
         guest = {"jid": self.guest[0], "password": self.guest[1]} if self.guest else None
@@ -840,7 +465,7 @@ class Platform:
             agents=[
                 {
                     "jid": bare_jid(agent.jid),
-                    "description": self._describe(bare_jid(agent.jid)),
+                    "description": self._hosted.describe(bare_jid(agent.jid)),
                     "agent": "" if agent.options or agent.manifest else agent.agent,
                 }
                 for agent in self.settings.agents

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +14,7 @@ from ..config import Settings, list_worker_directories
 from ..domain.environment.private_files import find_foreign_writers
 from ..exceptions import ConfigError, CoReasonError, DataDirectoryInUseError, ServerError, StoreError
 from ..storage import StoreTimings, WorkerTerms, find_database_file, lock_database, lock_directory
-from ..xmpp import AddressInUseError, LocalServer, run_local_server, select_server
+from ..xmpp import AddressInUseError, LocalServer, ServerEndpoint, run_local_server, select_server
 
 log = logging.getLogger(__name__)
 
@@ -95,6 +95,35 @@ async def start_local_server(settings: Settings, stack: AsyncExitStack) -> tuple
     with _place_errors(AddressInUseError, settings.place("server.port")):
         local = await stack.enter_async_context(run_local_server(choice.kind, settings.data_dir / "server", port=server.port))
     return local, choice.notice
+
+
+def describe_local_server(server: LocalServer) -> str:
+    """Return a description of a local server for people."""
+    text = f"{server.kind}, {server.host}:{server.port}"
+    if server.kind == "embedded":
+        text += " (for demonstrations: senders can be forged; `apt install prosody` installs a full server)"
+    return text
+
+
+def make_local_endpoint(server: LocalServer) -> ServerEndpoint:
+    """Return how agents reach a local server."""
+    # About one in fifty connections to the embedded server hangs while it is opened.
+    timeout_s, attempts = (3.0, 5) if server.kind == "embedded" else (10.0, 1)
+    return ServerEndpoint(
+        server.host,
+        server.port,
+        ca_file=server.ca_file,
+        timeout_s=timeout_s,
+        attempts=attempts,
+        files_url=server.files_url,
+        has_forgery=server.kind == "embedded",
+    )
+
+
+def make_external_endpoint(settings: Settings, has_lease: Callable[[], bool] | None) -> ServerEndpoint:
+    """Return how agents reach the server of a configuration. A worker connects only while it `has_lease`."""
+    server, tls = settings.server, settings.server.tls
+    return ServerEndpoint(server.host, server.port, tls.verify, tls.ca_file, requires_tls=tls.required, has_lease=has_lease)
 
 
 @contextmanager

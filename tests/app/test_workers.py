@@ -7,7 +7,7 @@ import os
 import signal
 from pathlib import Path
 
-from spade_coreason.app.platform import EXIT_LEASE_LOST
+from spade_coreason.app.workers.membership import EXIT_LEASE_LOST
 from tests.support.databases import execute
 from tests.support.hosting import Tunnel
 from tests.support.servers.clients import StockClient

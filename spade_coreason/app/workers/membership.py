@@ -1,0 +1,193 @@
+"""This worker among several: it joins them, serves the agents that it has, and answers what the others ask."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
+
+from ...config import Settings
+from ...contracts.base import utc_now
+from ...domain.jid import bare_jid, jid_domain
+from ...doors import RunningDoor
+from ...exceptions import ConfigError, StoreError
+from ...operations.host import RunningAgent
+from ...storage import ALL_DOORS, CallTable, Leases, LeaseTable, WorkerTerms, load_crashed, record_crash
+from ...xmpp import open_stream
+from ..agent_builder import AgentBuilder
+from ..hosted_agents import HostedAgents
+from .calls import RunningWorker, ThisWorker, WorkerState
+from .canary import Canary
+from .colleagues import ABSENT, Colleagues
+from .directory import SharedDirectory
+from .doors import RemoteDoors
+from .shares import group_agents
+from .workforce import Workforce
+
+log = logging.getLogger(__name__)
+
+EXIT_LEASE_LOST = 75
+"""The exit code of a worker whose lease is lost: EX_TEMPFAIL (sysexits.h). It can be started again at once."""
+_RETRY_S = 5.0
+
+
+class Membership:
+    """The place of this process among the workers that share the agents.
+
+    `report` returns its state. It gives way to others if its event loop has been blocked for `blocked_s` seconds.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        leases: Leases,
+        terms: WorkerTerms,
+        hosted: HostedAgents,
+        builder: AgentBuilder,
+        report: Callable[[], Awaitable[WorkerState]],
+        blocked_s: float,
+    ) -> None:
+        from ...storage import LeaseHandlers, LeaseRenewal  # they need PostgreSQL's driver
+
+        self._settings = settings
+        self._hosted = hosted
+        self._builder = builder
+        self._report = report
+        self._database = database = builder.database
+        jids = [bare_jid(agent.jid) for agent in settings.agents]
+        self.colleagues = Colleagues(leases, CallTable(database), self._find_target, self._find_door)
+        self._shared_directory: SharedDirectory | None = None
+        if len(jids) > 1:
+            self._shared_directory = SharedDirectory(leases, builder.directory, builder.key_ring.callers_of)
+        listed = {bare_jid(agent.jid): agent.doors for agent in settings.agents}
+        self.remote_doors = RemoteDoors(database, leases, self.colleagues.calls, hosted.doors, listed)
+        handlers = LeaseHandlers(self._on_renewed, self._on_lapsed, self._on_restored, self._on_lease_lost, self._on_called)
+        self._renewal = renewal = LeaseRenewal(database, leases.worker, terms, handlers, blocked_s)
+        self.workforce = Workforce(leases, renewal, group_agents(jids, settings.workers.together), self)
+        self._canary = Canary(
+            lambda: [host.connection for host in hosted.hosts.values()],
+            lambda: open_stream(jid_domain(jids[0]), hosted.endpoint),
+            terms.lease_s,
+            lambda reach: setattr(renewal, "reach", reach),
+        )
+
+    def open(self, stack: AsyncExitStack) -> None:
+        """Answer the other workers, and renew the lease, until `stack` closes."""
+        stack.push_async_callback(self.colleagues.calls.close)
+        self.remote_doors.start()
+        stack.push_async_callback(self.remote_doors.close)
+        self._hosted.remote_doors = self.remote_doors
+        self._renewal.start()
+        stack.push_async_callback(self.workforce.end)
+
+    async def join(self) -> None:
+        """Take a share of the agents."""
+        self._hosted.background.start(self._canary.run())
+        await self.workforce.join()
+
+    async def leave(self) -> None:
+        """Give all agents back, and end what other workers have asked for."""
+        await asyncio.gather(self.workforce.leave(), self.remote_doors.drain(self._settings.limits.grace_s))
+
+    # What the lease and other workers tell
+
+    def _on_renewed(self) -> None:
+        self.workforce.tell({ABSENT: sorted(jid for jid in self._hosted.absent if jid not in self._hosted.hosts)})
+        self.workforce.wake()
+        self.colleagues.calls.wake_if_busy()
+        if self._shared_directory is not None:
+            self._hosted.background.start(self._shared_directory.refresh())
+
+    def _on_called(self, payload: str) -> None:
+        if payload != ALL_DOORS:
+            self.colleagues.calls.wake()
+        if payload in ("", ALL_DOORS):
+            self._hosted.background.start(self._load_rings())
+
+    async def _load_rings(self) -> None:
+        """Take the keys and webhooks as another worker has stored them."""
+        try:
+            await self._builder.key_ring.load()
+            await self._builder.webhook_ring.load()
+        except StoreError as error:
+            log.warning("the keys and webhooks that another worker has changed cannot be read yet: %s", error)
+            await asyncio.sleep(_RETRY_S)
+            self._on_called(ALL_DOORS)
+
+    def _find_target(self, agent: str) -> RunningAgent | RunningWorker | None:
+        """Return what another worker asks: an agent that this one serves, or for "" itself."""
+        if not agent:
+            return ThisWorker(self._report)
+        host = self._hosted.hosts.get(agent)
+        return None if host is None else host.runtime.runner.control
+
+    def _find_door(self, agent: str) -> RunningDoor | None:
+        """Return the door of an agent that this worker serves."""
+        return self.remote_doors.find_running(agent)
+
+    def _on_lapsed(self) -> None:
+        log.error("the lease could not be renewed in time; all agents are disconnected until the database answers")
+        for host in self._hosted.hosts.values():
+            host.connection.cut("the worker has no lease")
+
+    def _on_restored(self) -> None:
+        log.warning("the lease is renewed again")
+
+    def _on_lease_lost(self, reason: str) -> None:
+        """End the process at once, from any thread: what it still wrote would be refused, and what it sent would be wrong."""
+        os.write(2, f"The lease of this worker is lost: {reason}. The process ends.\n".encode())
+        os._exit(EXIT_LEASE_LOST)
+
+    # What serves the agents (`Serving`)
+
+    def list_agents(self) -> Sequence[str]:
+        """Return the agents (bare JIDs) that this worker serves."""
+        return list(self._hosted.starts)
+
+    async def note(self, table: LeaseTable) -> None:
+        """Take the leases as they are now."""
+        await self.remote_doors.note(table)
+
+    async def take(self, agents: Sequence[str]) -> None:
+        """Begin to serve agents (bare JIDs), which no other worker serves now."""
+        handed_over = await self.workforce.leases.list_handed_over(agents)
+        self._builder.crash_guard.add(await load_crashed(self._database, agents), handed_over)
+        await self._load_rings()  # what was withdrawn at these agents alone is known to their last worker
+        numbers = [number for number, agent in enumerate(self._settings.agents) if bare_jid(agent.jid) in agents]
+        for number in numbers:
+            settings = self._settings.agents[number]
+            if isinstance(self._hosted.absent.get(bare_jid(settings.jid)), ConfigError):
+                continue
+            await self._hosted.build(self._settings.place(f"agents[{number}]"), settings)
+            if (jid := bare_jid(settings.jid)) in self._hosted.absent:
+                self._hosted.report_absence(jid)
+        self._hosted.begin(numbers)
+
+    async def give_back(self, agent: str, *, reaches_server: bool = True) -> None:
+        """Serve an agent no more, once its running turns have ended."""
+        self._hosted.doors.remove(agent, self.remote_doors.door(agent))  # what is asked from now on waits for the next worker
+        start = self._hosted.starts.pop(agent)
+        start.cancel()
+        await asyncio.gather(start, return_exceptions=True)
+        if (host := self._hosted.hosts.get(agent)) is not None:
+            grace_s = self._settings.limits.grace_s
+            if not reaches_server:
+                host.connection.cut("the XMPP server cannot be reached")
+                grace_s = min(grace_s, self._settings.workers.lease_s)
+            try:
+                await host.stop(grace_s)
+            except Exception:
+                log.exception("%s: failed to stop cleanly", agent)
+            del self._hosted.hosts[agent], self._hosted.runners[agent]
+            try:
+                await self._builder.forget(agent)
+            except StoreError as error:
+                log.error("%s: its interaction memory lacks what was added outside of turns: %s", agent, error)
+        self._hosted.absent.pop(agent, None)
+        if cut_off := self._builder.crash_guard.running.take_rows(self._database.open_inbox_rows.get(agent, set())):
+            await record_crash(self._database, cut_off, utc_now(), is_stop=True)
+        self._builder.crash_guard.remove(agent)
+        self._database.close_agent(agent)
+        log.info("%s: is given back", agent)
