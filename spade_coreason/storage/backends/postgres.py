@@ -195,7 +195,7 @@ class PostgresDatabase(Database):
             except BaseException:
                 await connection.invalidate()
                 raise
-        except _DRIVER_ERRORS as error:
+        except DRIVER_ERRORS as error:
             raise self.problem(error) from error
         try:
             yield
