@@ -83,12 +83,12 @@ class WorkersFigures:
 
     def find_median(self, load: str, name: str) -> float:
         """Return the median of a figure of the rounds."""
-        return statistics.median(getattr(each, name) for each in self.rounds[load])
+        return float(statistics.median(getattr(each, name) for each in self.rounds[load]))
 
     def find_ratio(self, load: str, name: str) -> float:
         """Return the median of the ratios of a figure in the rounds, against one worker."""
         pairs = zip(self.rounds[ONE], self.rounds[load], strict=True)
-        return statistics.median(getattr(two, name) / getattr(one, name) for one, two in pairs)
+        return float(statistics.median(getattr(two, name) / getattr(one, name) for one, two in pairs))
 
     @property
     def fence_us(self) -> float:
