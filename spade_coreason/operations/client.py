@@ -68,6 +68,7 @@ def call_platform(
         )
         raise ConfigError("", problem)
     call_id = str(uuid4())
+    has_ended = f"the platform on {data_dir} has ended; run the same command again to continue"
     try:
         with (
             _ending_early(data_dir, call_id) as was_interrupted,
@@ -99,11 +100,13 @@ def call_platform(
         raise ServerError(
             f"the platform on {data_dir} has another version, and its answer cannot be read; use the command of its version"
         ) from error
+    except ConnectionResetError as error:
+        raise ServerError(has_ended) from error
     except (OSError, ValueError, http.client.HTTPException) as error:
         raise ServerError(
             f"{data_dir} is in use, but its platform does not answer: it is starting or stopping; try again"
         ) from error
-    raise ServerError(f"the platform on {data_dir} has ended; run the same command again to continue")
+    raise ServerError(has_ended)
 
 
 @contextmanager

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from ..contracts.base import format_rfc3339
 from ..domain.callers import is_caller, key_of
@@ -41,7 +41,11 @@ from .definition import EVERYBODY, PLATFORM_TRAIL, Arguments, Call, CallerKind, 
 from .host import OperationHost, RunningAgent, stored_agents
 from .sessions import AgentErasure
 
+T = TypeVar("T")
+
 _LOG_WAIT_S = 30.0
+_AT_ONCE = 8
+"""The number of agents that are asked at the same time."""
 _EXPORT_HEADER = {"schema", "version", "agent", "person", "exported_at"}
 
 KeptReason: TypeAlias = Literal["access", "keys", "operator", "unreachable", "running", "log"]
@@ -105,13 +109,17 @@ async def delete_person(call: Call, arguments: OfWholePerson) -> PersonDeletion:
     # Someone who deletes all about themselves is not named: the entry stays, and would be data about them.
     await call.record(PLATFORM_TRAIL, "people.delete", "a person", actor="a person" if call.actor.name == person else "")
     async with _refused(call, host, person, agents) as running:
-        late = [agent for agent, one in running.items() if not await one.wait_for_person(person)]
+        late = [
+            agent
+            for agent, is_over in (await _ask_all(running, lambda one: one.wait_for_person(person))).items()
+            if not is_over
+        ]
         if not kept and not call.is_stopped:
             await erase_trail(host.database, PLATFORM_TRAIL, person)
         reached = [*agents, *([] if kept else [PLATFORM_TRAIL])]
         kept += [KeptData(agent, "running") for agent in late]
         search = await _search(call, host, host.database, person, agents)
-        cut_off = {agent: await one.list_cut_off(person) for agent, one in running.items()}
+        cut_off = await _ask_all(running, lambda one: one.list_cut_off(person))
         search = await _add_cut_off(host, search, cut_off)
         unknown = search.unknown
         erasures = await _erase_all(call, host, person, agents, search)
@@ -119,8 +127,8 @@ async def delete_person(call: Call, arguments: OfWholePerson) -> PersonDeletion:
         while not call.is_stopped and (search := await _search(call, host, host.database, person, agents, search.end)).found:
             for agent, report in (await _erase_all(call, host, person, agents, search)).items():
                 erasures[agent] += report
-        for agent, one in running.items():
-            erasures[agent] += ErasureReport(requests=await one.count_dropped(person))
+        for agent, dropped in (await _ask_all(running, lambda one: one.count_dropped(person))).items():
+            erasures[agent] += ErasureReport(requests=dropped)
         kept += await _find_kept(host, host.database, person, reached)
         # Still refused: a request that another agent has sent before it was cancelled may arrive.
         if not await host.database.wait_until_erased(_LOG_WAIT_S):
@@ -243,6 +251,17 @@ async def _refused(
         for one in begun:
             with suppress(StoreError):  # its worker has ended, and with it the refusal
                 await one.admit_person(person)
+
+
+async def _ask_all(running: Mapping[str, RunningAgent], ask: Callable[[RunningAgent], Awaitable[T]]) -> dict[str, T]:
+    """Ask agents the same, some at a time: the answer of another worker takes a while. Return the answers."""
+    slots = asyncio.Semaphore(_AT_ONCE)
+
+    async def ask_one(one: RunningAgent) -> T:
+        async with slots:
+            return await ask(one)
+
+    return dict(zip(running, await asyncio.gather(*map(ask_one, running.values())), strict=True))
 
 
 async def _search(

@@ -240,6 +240,48 @@ async def test_a_worker_that_ends_during_a_call_is_told_and_the_same_command_doe
         os.kill(frozen, signal.SIGKILL)
 
 
+async def test_a_deletion_whose_workers_die_says_so_and_the_same_command_does_the_rest(
+    prosody: XmppServer, postgres: Postgres, tmp_path: Path
+) -> None:
+    async with run_service(prosody, postgres, tmp_path) as service:
+        first, second = await service.start(1, 1)
+        alice = bare_jid(service.alice.full_jid)
+        assert await service.ask_all() == ["1", "1"]
+        os.kill(second.pid, signal.SIGSTOP)
+        # The first one is asked, and waits for the second one.
+        deleting = asyncio.create_task(service.here.run("people", "delete", alice, "--yes", code=4))
+        await eventually(lambda: bool(execute(service.workers.url, "SELECT * FROM worker_calls")))
+        await first.signal(signal.SIGKILL)
+        assert "has ended; run the same command again to continue" in await deleting
+        await second.signal(signal.SIGKILL)
+        live = "SELECT id FROM workers WHERE expires_at > extract(epoch FROM clock_timestamp()) * 1000000"
+        await eventually(lambda: not execute(service.workers.url, live))
+        deleted = await service.elsewhere.read("people", "delete", alice, "--yes")
+        assert (deleted["is_complete"], deleted["kept"]) == (True, [])
+        assert execute(service.workers.url, "SELECT * FROM interactions") == []
+
+
+async def test_a_deletion_tells_that_a_worker_has_died_and_the_same_command_does_the_rest(
+    prosody: XmppServer, postgres: Postgres, tmp_path: Path
+) -> None:
+    async with run_service(prosody, postgres, tmp_path) as service:
+        await service.start(1, 1)
+        alice = bare_jid(service.alice.full_jid)
+        assert await service.ask_all() == ["1", "1"]
+        frozen = service.find_process(service.agents[1])
+        os.kill(frozen, signal.SIGSTOP)
+        error = await service.elsewhere.run("people", "delete", alice, "--yes", code=1)
+        assert f"{service.agents[1]}: the worker that was asked has ended before it answered; run the same again" in error
+        os.kill(frozen, signal.SIGKILL)
+        deleted = await service.elsewhere.read("people", "delete", alice, "--yes")
+        assert (deleted["is_complete"], deleted["kept"]) == (True, [])
+        assert execute(service.workers.url, "SELECT * FROM interactions") == []
+        for agent in service.agents:  # nobody is refused any more
+            service.alice.send("hi", agent)
+            while (await service.alice.answer(ANSWER_S))["body"] != "1":
+                pass
+
+
 async def test_the_status_shows_all_workers_and_the_last_takeover_from_any_machine(
     prosody: XmppServer, postgres: Postgres, tmp_path: Path
 ) -> None:
