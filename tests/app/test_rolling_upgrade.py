@@ -48,7 +48,7 @@ async def test_workers_are_upgraded_over_a_migration_and_go_back_while_people_as
 ) -> None:
     agent = "tests.app.test_rolling_upgrade:SlowAgent"
     async with (
-        run_workers(prosody, postgres, tmp_path, agents=4, agent=agent) as workers,
+        run_workers(prosody, postgres, tmp_path, agents=4, lease_s=5, agent=agent) as workers,
         new_asker(prosody) as alice,
         StockClient(*await prosody.account(), prosody) as bob,
     ):

@@ -14,7 +14,14 @@ from spade_coreason.exceptions import CoReasonError
 from tests.docs.cli_reference import exit_codes
 
 # The packages that add errors of their own to the tree.
-_FURTHER_MODULES = ("agents.a2a.errors", "llm.budget", "llm.context", "llm.guardrails.decisions", "xmpp.servers.process")
+_FURTHER_MODULES = (
+    "agents.a2a.errors",
+    "app.workers.calls",
+    "llm.budget",
+    "llm.context",
+    "llm.guardrails.decisions",
+    "xmpp.servers.process",
+)
 
 
 def exceptions() -> Iterator[tuple[int, type[CoReasonError]]]:

@@ -260,7 +260,7 @@ class WorkerCalls:
                 raise _MovedError
             case {"result": str(result)}:
                 return worker, result
-        raise _OtherVersionError(what, method)
+        raise OtherVersionError(what, method)
 
     # The side of the worker that is asked
 
@@ -330,11 +330,11 @@ class WorkerCalls:
             return {"moved": True}
         try:
             if (method := methods.get(call.method)) is None:
-                raise _OtherVersionError(call.agent or WORKER, call.method)
+                raise OtherVersionError(call.agent or WORKER, call.method)
             try:
                 arguments = method.arguments.validate_json(call.arguments)
             except ValidationError:
-                raise _OtherVersionError(call.agent or WORKER, call.method) from None
+                raise OtherVersionError(call.agent or WORKER, call.method) from None
             result = await _call(method, target, call.method, arguments, lambda: call.id not in self._stopped)
             self._note_lasting(call, target, result)
         except (CoReasonError, ValueError) as error:
@@ -360,7 +360,7 @@ class _WorkerEndedError(StoreError):
     """The same, as a sentence."""
 
 
-class _OtherVersionError(StoreError):
+class OtherVersionError(StoreError):
     """A call to a worker of another version, which does not know the method or its arguments, or answers in another form."""
 
     def __init__(self, what: str, method: str) -> None:
@@ -399,7 +399,7 @@ class _Remote:
         try:
             return method.result.validate_json(result)[0]
         except ValidationError:
-            raise _OtherVersionError(self._what, name) from None
+            raise OtherVersionError(self._what, name) from None
 
 
 async def _call(

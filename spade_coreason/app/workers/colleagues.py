@@ -10,7 +10,7 @@ from ...exceptions import StoreError
 from ...operations.host import RunningAgent
 from ...operations.status import AgentStatus, PlatformStatus, TakeoverStatus, WorkerStatus
 from ...storage import CallTable, Leases, Worker, find_last_takeover, from_micros
-from .calls import RunningWorker, WorkerCalls, WorkerState, _OtherVersionError
+from .calls import OtherVersionError, RunningWorker, WorkerCalls, WorkerState
 
 ABSENT = "absent"
 """The key in the snapshot of a worker of the agents that it cannot make. Their stored data can be changed by anyone."""
@@ -133,7 +133,7 @@ class Colleagues:
         try:
             async with asyncio.timeout(_REPORT_S):
                 return await self.calls.worker(worker.id).report()
-        except _OtherVersionError:
+        except OtherVersionError:
             return "has another version; finish the upgrade"
         except (StoreError, TimeoutError):
             return _SILENT
