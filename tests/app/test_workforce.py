@@ -102,6 +102,20 @@ async def test_after_an_outage_of_the_database_a_worker_gives_others_the_time_to
         await renewal.stop()
 
 
+async def test_a_worker_is_replaced_when_its_lease_ends_and_not_only_at_the_next_renewal(postgres: Postgres) -> None:
+    url = postgres.url()
+    async with open_worker(url, "one", 3600) as (database, terms), open_worker(url, "two", 3600):
+        renewal = renew(database, terms)
+        await eventually(lambda: renewal.has_settled)
+        workforce = Workforce(Leases(database), renewal, [(AGENT,)], ServedAgents())
+        await workforce.join()
+        execute(url, "UPDATE workers SET expires_at = expires_at - 3599000000 WHERE name = 'two'")
+        workforce.wake()
+        await eventually(lambda: list_workers(url) == ["one"])
+        await workforce.leave()
+        await workforce.end()
+
+
 async def test_the_lease_of_an_agent_that_cannot_be_given_back_cleanly_is_free(
     postgres: Postgres, expected_errors: ExpectedErrors
 ) -> None:

@@ -23,6 +23,7 @@ log = logging.getLogger(__name__)
 _RELEASES = 8
 """The number of agents that are given back at the same time."""
 _RETRY_S = 0.5
+_AFTER_EXPIRY_S = 0.02
 _JOIN_S = 15.0
 """The time that a start waits for its share. A worker gives an agent back when its running turns have ended."""
 _FILE = "worker"
@@ -146,6 +147,7 @@ class Workforce:
         if (is_away := self._is_away(table)) != table.is_away(me):
             await self.leases.set_away(is_away)
             table = await self.leases.read()
+        self._wake_at_expiry(table)
         change = self._choose(table)
         # Those of an earlier look too, whose outcome was not known, or that could not be begun.
         own = [agent for agent, lease in table.leases.items() if lease.worker == me]
@@ -165,6 +167,12 @@ class Workforce:
             return
         if not any(self._choose(table, worker.id).released for worker in table.active if worker.id != me):
             self._has_share.set()
+
+    def _wake_at_expiry(self, table: LeaseTable) -> None:
+        """Look again when the lease of another worker ends, if that is before the next renewal."""
+        lefts_s = [each.left_micros / 1e6 for each in table.workers if each.id != self.leases.worker and not each.is_expired]
+        if lefts_s and (left_s := min(lefts_s)) < self._renewal.interval_s:
+            asyncio.get_running_loop().call_later(left_s + _AFTER_EXPIRY_S, self.wake)
 
     def _choose_claims(self, table: LeaseTable) -> Sequence[str]:
         claimed = self._choose(table).claimed

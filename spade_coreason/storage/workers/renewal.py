@@ -86,6 +86,11 @@ class LeaseRenewal:
         await asyncio.to_thread(self._thread.join)
 
     @property
+    def interval_s(self) -> float:
+        """The seconds from one renewal to the next."""
+        return self._terms.lease_s / _RENEWALS
+
+    @property
     def has_lapsed(self) -> bool:
         """True if the lease was not renewed in time."""
         return self.seconds_left < (1 - LAPSED) * self._terms.lease_s
@@ -149,7 +154,7 @@ class LeaseRenewal:
             self._call(lambda: self._handlers.on_called(str(payload)))
 
     async def _renew(self, driver: asyncpg.Connection) -> None:
-        interval_s = self._terms.lease_s / _RENEWALS
+        interval_s = self.interval_s
         while not self._is_over.is_set():
             began_at = time.monotonic()
             reach = self.reach or Reach(False, began_at, began_at)
