@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from spade_coreason.app.loop_watch import BLOCKED_S
-from spade_coreason.app.workers.membership import EXIT_LEASE_LOST
+from spade_coreason.exceptions import LeaseLostError
 from tests.support.databases import execute
 from tests.support.notify_socket import open_notify_socket
 from tests.support.program import COMMAND, run_command, run_in_background
@@ -121,7 +121,7 @@ def test_a_worker_has_the_unit_of_a_platform_with_what_several_need() -> None:
         "StartLimitIntervalSec=0",
         "EnvironmentFile=-/etc/spade-coreason/worker-%i",
         "RestartSec=1",
-        f"RestartForceExitStatus={EXIT_LEASE_LOST}",
+        f"RestartForceExitStatus={LeaseLostError.exit_code}",
         "TimeoutStopSec=120",
     }
 

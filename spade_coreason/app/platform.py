@@ -66,7 +66,7 @@ from .supervision import (
 )
 from .web_server import build_web_server, find_used_doors
 from .workers.calls import WorkerState
-from .workers.membership import EXIT_LEASE_LOST as EXIT_LEASE_LOST, Membership
+from .workers.membership import Membership
 from .workers.workforce import replace_predecessor
 
 if TYPE_CHECKING:

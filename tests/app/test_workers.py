@@ -7,7 +7,7 @@ import os
 import signal
 from pathlib import Path
 
-from spade_coreason.app.workers.membership import EXIT_LEASE_LOST
+from spade_coreason.exceptions import LeaseLostError
 from tests.support.databases import execute
 from tests.support.hosting import Tunnel
 from tests.support.servers.clients import StockClient
@@ -44,7 +44,7 @@ async def test_a_frozen_worker_is_replaced_and_ends_when_it_wakes(
         await workers.wait_for(2)
         assert await alice.ask_all(workers.agents) == ({1}, {second.pid})
         os.kill(first.pid, signal.SIGCONT)
-        assert await first.wait() == EXIT_LEASE_LOST
+        assert await first.wait() == LeaseLostError.exit_code
         assert await alice.ask_all(workers.agents) == ({2}, {second.pid})
 
 

@@ -25,7 +25,7 @@ from uuid import uuid4
 from xml.etree.ElementTree import Element
 
 from spade_coreason import AgentDefinition, AgentRequest, ResponseHandler, Session
-from spade_coreason.app.platform import EXIT_LEASE_LOST
+from spade_coreason.exceptions import LeaseLostError
 from spade_coreason.storage import open_database
 from spade_coreason.storage.audit import list_audited_agents, verify
 from tests.chaos.attacks import BODY
@@ -348,7 +348,7 @@ async def _wait_for_end(worker: Worker, scene: Scene) -> None:
     with suppress(AssertionError):
         code = await asyncio.wait_for(worker.process.wait(), 3 * scene.lease_s + 10)
         worker.ends[code] += 1
-        assert code == EXIT_LEASE_LOST, code
+        assert code == LeaseLostError.exit_code, code
     await worker.process.start()
 
 

@@ -12,7 +12,7 @@ from ...config import Settings
 from ...contracts.base import utc_now
 from ...domain.jid import bare_jid, jid_domain
 from ...doors import RunningDoor
-from ...exceptions import ConfigError, StoreError
+from ...exceptions import ConfigError, LeaseLostError, StoreError
 from ...operations.host import RunningAgent
 from ...storage import ALL_DOORS, CallTable, Leases, LeaseTable, WorkerTerms, load_crashed, record_crash
 from ...xmpp import open_stream
@@ -28,8 +28,6 @@ from .workforce import Workforce
 
 log = logging.getLogger(__name__)
 
-EXIT_LEASE_LOST = 75
-"""The exit code of a worker whose lease is lost: EX_TEMPFAIL (sysexits.h). It can be started again at once."""
 _RETRY_S = 5.0
 
 
@@ -138,7 +136,7 @@ class Membership:
     def _on_lease_lost(self, reason: str) -> None:
         """End the process at once, from any thread: what it still wrote would be refused, and what it sent would be wrong."""
         os.write(2, f"The lease of this worker is lost: {reason}. The process ends.\n".encode())
-        os._exit(EXIT_LEASE_LOST)
+        os._exit(LeaseLostError.exit_code)
 
     # What serves the agents (`Serving`)
 
