@@ -63,7 +63,7 @@ class Serving:
         """Refuse it: the shares are equal."""
         raise AssertionError(agents)
 
-    async def give_back(self, agent: str, *, reaches_server: bool = True) -> None:
+    async def give_back(self, agent: str, *, reaches_server: bool = True) -> Sequence[int]:
         """Refuse it: the shares are equal."""
         raise AssertionError(agent)
 

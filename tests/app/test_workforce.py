@@ -20,7 +20,7 @@ from spade_coreason.storage import (
 )
 from tests.support.databases import execute
 from tests.support.errors import ExpectedErrors
-from tests.support.records import AGENT
+from tests.support.records import AGENT, open_repository, receive_request
 from tests.support.servers.postgres import Postgres
 from tests.support.wait import TIMEOUT_S, eventually
 
@@ -30,8 +30,9 @@ EXPIRE_TWO = "UPDATE workers SET expires_at = 0 WHERE name = 'two'"
 class ServedAgents:
     """The agents that a worker serves: their names alone (`Serving`)."""
 
-    def __init__(self, fault: Exception | None = None) -> None:
+    def __init__(self, fault: Exception | None = None, cut_off: Sequence[int] = ()) -> None:
         self._agents: list[str] = []
+        self._cut_off = cut_off
         self._fault = fault
 
     def list_agents(self) -> Sequence[str]:
@@ -43,10 +44,11 @@ class ServedAgents:
     async def take(self, agents: Sequence[str]) -> None:
         self._agents += agents
 
-    async def give_back(self, agent: str, *, reaches_server: bool = True) -> None:
+    async def give_back(self, agent: str, *, reaches_server: bool = True) -> Sequence[int]:
         self._agents.remove(agent)
         if self._fault is not None:
             raise self._fault
+        return self._cut_off
 
 
 @asynccontextmanager
@@ -128,3 +130,15 @@ async def test_the_lease_of_an_agent_that_cannot_be_given_back_cleanly_is_free(
         assert [row["worker"] for row in execute(url, "SELECT worker FROM leases")] == [None]
         await workforce.end()
     expected_errors("could not be given back cleanly")
+
+
+async def test_what_a_stop_cuts_off_is_counted_when_the_lease_of_its_agent_ends(postgres: Postgres) -> None:
+    url = postgres.url()
+    async with open_worker(url, "one", 60) as (database, terms):
+        row = await receive_request(await open_repository(database))
+        serving = ServedAgents(cut_off=[row])
+        workforce = Workforce(Leases(database), renew(database, terms), [(AGENT,)], serving)
+        await workforce.join()
+        await workforce.leave()
+        assert [(each["id"], each["stops"]) for each in execute(url, "SELECT id, stops FROM crashed_requests")] == [(row, 1)]
+        await workforce.end()

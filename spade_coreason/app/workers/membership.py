@@ -9,12 +9,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 
 from ...config import Settings
-from ...contracts.base import utc_now
 from ...domain.jid import bare_jid, jid_domain
 from ...doors import RunningDoor
 from ...exceptions import ConfigError, LeaseLostError, StoreError
 from ...operations.host import RunningAgent
-from ...storage import ALL_DOORS, CallTable, Leases, LeaseTable, WorkerTerms, load_crashed, record_crash
+from ...storage import ALL_DOORS, CallTable, Leases, LeaseTable, WorkerTerms, load_crashed
 from ...xmpp import open_stream
 from ..agent_builder import AgentBuilder
 from ..hosted_agents import HostedAgents
@@ -163,8 +162,8 @@ class Membership:
                 self._hosted.report_absence(jid)
         self._hosted.begin(numbers)
 
-    async def give_back(self, agent: str, *, reaches_server: bool = True) -> None:
-        """Serve an agent no more, once its running turns have ended."""
+    async def give_back(self, agent: str, *, reaches_server: bool = True) -> Sequence[int]:
+        """Serve an agent no more, once its running turns have ended. Return the rows of the requests that were cut off."""
         self._hosted.doors.remove(agent, self.remote_doors.door(agent))  # what is asked from now on waits for the next worker
         start = self._hosted.starts.pop(agent)
         start.cancel()
@@ -184,8 +183,8 @@ class Membership:
             except StoreError as error:
                 log.error("%s: its interaction memory lacks what was added outside of turns: %s", agent, error)
         self._hosted.absent.pop(agent, None)
-        if cut_off := self._builder.crash_guard.running.take_rows(self._database.open_inbox_rows.get(agent, set())):
-            await record_crash(self._database, cut_off, utc_now(), is_stop=True)
+        cut_off = self._builder.crash_guard.running.take_rows(self._database.open_inbox_rows.get(agent, set()))
         self._builder.crash_guard.remove(agent)
         self._database.close_agent(agent)
         log.info("%s: is given back", agent)
+        return cut_off

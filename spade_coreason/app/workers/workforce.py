@@ -62,10 +62,11 @@ class Serving(Protocol):
         """Begin to serve agents (bare JIDs), which no other worker serves now."""
         ...
 
-    async def give_back(self, agent: str, *, reaches_server: bool = True) -> None:
+    async def give_back(self, agent: str, *, reaches_server: bool = True) -> Sequence[int]:
         """Serve an agent no more, once its running turns have ended. All of it is stored then.
 
-        Without the server nothing is said to it, and the turns have less time.
+        Return the rows in the inbox of the requests whose turns were cut off. Without the server nothing is said to it, and the
+        turns have less time.
         """
         ...
 
@@ -211,15 +212,16 @@ class Workforce:
         self._leaving_agents.update(agents)
 
         async def release(agent: str) -> None:
+            cut_off: Sequence[int] = ()
             async with slots:
                 if agent in self._serving.list_agents():
                     try:
-                        await self._serving.give_back(agent, reaches_server=reaches_server)
+                        cut_off = await self._serving.give_back(agent, reaches_server=reaches_server)
                     except Exception:  # it is not served any more, and its lease must not stay here
                         log.exception("%s: could not be given back cleanly", agent)
                 while True:
                     try:
-                        await self.leases.release(agent, reason, is_lost=reason != _ROOM)
+                        await self.leases.release(agent, reason, is_lost=reason != _ROOM, cut_off=cut_off)
                         break
                     except StoreError as error:
                         log.debug("%s: cannot be given back yet: %s", agent, error)

@@ -395,9 +395,18 @@ class Leases:
 
         await self._database.write(work)
 
-    async def release(self, agent: str, reason: str, *, is_lost: bool = False) -> None:
-        """Free an agent that this worker serves. With `is_lost` the next one takes it over."""
-        await self._database.write(lambda connection: release(connection, self.worker, agent, reason, is_lost=is_lost))
+    async def release(self, agent: str, reason: str, *, is_lost: bool = False, cut_off: Collection[int] = ()) -> None:
+        """Free an agent that this worker serves. With `is_lost` the next one takes it over.
+
+        Count a stop for the requests whose turns were cut off, by their rows in the inbox.
+        """
+
+        def work(connection: Connection) -> None:
+            if cut_off:
+                count_crash(connection, cut_off, utc_now(), is_stop=True)
+            release(connection, self.worker, agent, reason, is_lost=is_lost)
+
+        await self._database.write(work)
 
     async def find_owner(self, agent: str) -> tuple[Lease | None, Worker | None]:
         """Return the lease of an agent, if there is one, and the worker that serves it."""
