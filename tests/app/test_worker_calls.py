@@ -28,7 +28,7 @@ from spade_coreason.storage import (
 from tests.support.databases import execute
 from tests.support.records import AGENT, ALICE, NOW
 from tests.support.servers.postgres import Postgres
-from tests.support.wait import eventually
+from tests.support.wait import TIMEOUT_S, eventually
 
 REQUEST = PendingRequest(7, b"\xff\x00key", '{"a": 1}', None, b"\xfe", "program")
 
@@ -40,12 +40,15 @@ class Recorder:
         self.refused: set[str] = set()
         self.asked: list[Any] = []
         self.is_cancelled = False
+        self.may_admit = asyncio.Event()
+        self.may_admit.set()
 
     async def refuse_person(self, person: str) -> bool:
         self.refused.add(person)
         return True
 
     async def admit_person(self, person: str) -> None:
+        await self.may_admit.wait()
         self.refused.discard(person)
 
     async def run_stored(self, request: PendingRequest) -> bool:
@@ -74,8 +77,10 @@ class Recorder:
 class Worker:
     """A worker whose calls are woken often, in place of NOTIFY."""
 
-    def __init__(self, url: str, calls: WorkerCalls, leases: Leases) -> None:
+    def __init__(self, url: str, table: CallTable, calls: WorkerCalls, leases: Leases, waking: asyncio.Task[None]) -> None:
         self.url = url
+        self.table = table
+        self.waking = waking
         self.calls = calls
         self.leases = leases
 
@@ -89,10 +94,11 @@ async def open_worker(url: str, name: str, target: Recorder | None = None) -> As
             calls.wake()
             await asyncio.sleep(0.02)
 
-    calls = WorkerCalls(CallTable(database), lambda agent: target if agent == AGENT else None)  # type: ignore[arg-type, return-value]
+    table = CallTable(database)
+    calls = WorkerCalls(table, lambda agent: target if agent == AGENT else None)  # type: ignore[arg-type, return-value]
     waking = asyncio.create_task(wake())
     try:
-        yield Worker(url, calls, Leases(database))
+        yield Worker(url, table, calls, Leases(database), waking)
     finally:
         waking.cancel()
         await calls.close()
@@ -163,6 +169,46 @@ async def test_a_call_is_cancelled_with_the_task_of_its_caller(postgres: Postgre
         await eventually(lambda: recorder.asked == [ALICE])
         waiting.cancel()
         await eventually(lambda: recorder.is_cancelled)
+
+
+async def test_a_caller_that_is_cancelled_before_its_call_is_stored_leaves_nothing(postgres: Postgres) -> None:
+    async with open_two(postgres) as (caller, _, _, agent):
+        asking = asyncio.ensure_future(agent.wait_until_admitted(ALICE))
+        for _ in range(3):
+            await asyncio.sleep(0)
+        asking.cancel()
+        await agent.run_stored(REQUEST)
+        await eventually(lambda: execute(caller.url, "SELECT * FROM worker_calls") == [])
+
+
+async def test_an_answer_that_is_there_before_it_is_waited_for_is_found_at_once(
+    postgres: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spade_coreason.app.workers.calls._CHECK_S", 3600)
+    async with open_two(postgres) as (caller, _, _, _):
+        answered = "SELECT id FROM worker_calls WHERE answer IS NOT NULL"
+
+        async def add(call: int, *, method: str, arguments: str) -> int | None:
+            worker = await caller.table.ask_agent(call, AGENT, method, arguments)
+            caller.waking.cancel()
+            await eventually(lambda: execute(caller.url, answered) != [])
+            return worker
+
+        arguments = _methods(RunningAgent)["run_stored"].arguments.dump_json((REQUEST,)).decode()
+        async with asyncio.timeout(TIMEOUT_S):
+            await caller.calls._ask(add, AGENT, "run_stored", arguments, None)
+
+
+async def test_what_is_undone_for_one_caller_does_not_hold_up_the_others(postgres: Postgres) -> None:
+    async with open_two(postgres) as (caller, owner, recorder, agent):
+        async with open_worker(caller.url, "other") as other:
+            assert await agent.refuse_person(ALICE)
+            recorder.may_admit.clear()
+            await owner.leases.remove(caller.leases.worker, "it died")
+            await eventually(lambda: owner.calls._lasting == {})
+            assert await other.calls.agent(AGENT).run_stored(REQUEST)
+        recorder.may_admit.set()
+        await eventually(lambda: recorder.refused == set())
 
 
 async def test_what_lasts_is_undone_when_its_caller_has_ended(postgres: Postgres) -> None:

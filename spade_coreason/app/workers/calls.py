@@ -31,6 +31,7 @@ from ...storage import (
     StoredConversation,
     StoredQuestion,
 )
+from ..background_tasks import BackgroundTasks
 
 log = logging.getLogger(__name__)
 
@@ -149,6 +150,7 @@ class WorkerCalls:
         """The calls to this worker that run, and those of them that are to end early."""
         self._lasting: dict[tuple[int, str, str, str], RunningAgent | RunningWorker | RunningDoor] = {}
         """The calls that undo what lasts, for a caller that ends: caller, agent, method, arguments; and their target."""
+        self._undoing = BackgroundTasks()
         self._task = asyncio.create_task(self._run(), name="worker-calls")
 
     def wake(self) -> None:
@@ -165,7 +167,7 @@ class WorkerCalls:
         tasks = [self._task, *self._serving.values()]
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, self._undoing.stop(), return_exceptions=True)
 
     # The side of the caller
 
@@ -230,29 +232,31 @@ class WorkerCalls:
         Raise the error of the method, or _MovedError if none of it was done.
         """
         call = self._calls.next_id()
-        worker = await add(call, method=method, arguments=arguments)
-        if worker is None:
-            raise _MovedError
-        if worker == OTHER_WORKER:
-            raise StoreError(f"{what}: another worker serves it now; run the same again, which does what is left")
-        answered = self._waiting[call] = asyncio.get_running_loop().create_future()
-        is_stopped = False
+        is_stored, is_stopped = True, False
         try:
+            worker = await add(call, method=method, arguments=arguments)
+            is_stored = worker not in (None, OTHER_WORKER)
+            if worker is None:
+                raise _MovedError
+            if worker == OTHER_WORKER:
+                raise StoreError(f"{what}: another worker serves it now; run the same again, which does what is left")
+            answered = self._waiting[call] = asyncio.get_running_loop().create_future()
             while not answered.done():
+                self._wake.set()  # the answer may be there before it is waited for
                 await asyncio.wait([answered], timeout=_CHECK_S if should_go_on is None else _STOP_S)
                 if should_go_on is not None and not is_stopped and not should_go_on():
                     is_stopped = True
                     await self._calls.stop(call, worker)
-                self._wake.set()
             answer = answered.result()
         except _EndedError:
             raise _WorkerEndedError(
                 f"{what}: the worker that was asked has ended before it answered; run the same again, which does what is left"
             ) from None
         finally:
-            del self._waiting[call]
-            with suppress(StoreError):
-                self._calls.delete(call, worker)
+            self._waiting.pop(call, None)
+            if is_stored:  # also if it is cancelled before it knows that
+                with suppress(StoreError):
+                    self._calls.delete(call)
         match json.loads(answer):
             case {"error": {"kind": str(kind), "place": str(place), "text": str(text)}}:
                 raise _read_error(kind, place, text)
@@ -301,13 +305,14 @@ class WorkerCalls:
             if (task := self._serving.get(cancelled)) is not None:
                 task.cancel()
         for key in [key for key in self._lasting if key[0] in callers - alive]:
-            _, _, method, arguments = key
-            target = self._lasting.pop(key)
-            try:
-                undoing = _methods(RunningAgent)[method]
-                await _call(undoing, target, method, undoing.arguments.validate_json(arguments), None)
-            except Exception:
-                log.exception("%s: %s failed after the end of the worker that had asked", key[1], method)
+            self._undoing.start(self._undo(*key[1:], self._lasting.pop(key)))
+
+    async def _undo(self, agent: str, method: str, arguments: str, target: RunningAgent | RunningWorker | RunningDoor) -> None:
+        try:
+            undoing = _methods(RunningAgent)[method]
+            await _call(undoing, target, method, undoing.arguments.validate_json(arguments), None)
+        except Exception:
+            log.exception("%s: %s failed after the end of the worker that had asked", agent, method)
 
     async def _serve(self, call: StoredCall) -> None:
         try:

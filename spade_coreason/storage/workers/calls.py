@@ -102,11 +102,12 @@ def _stop_call(connection: Connection, call: int, worker: int) -> None:
     _wake(connection, worker)
 
 
-def _delete_call(connection: Connection, call: int, worker: int) -> None:
-    """Delete a call. One that is under way is cancelled."""
-    deleted = delete(worker_calls).where(_calls.id == call).returning(_calls.answer)
-    if None in connection.scalars(deleted).all():
-        _wake(connection, worker)
+def _delete_call(connection: Connection, call: int) -> None:
+    """Delete a call, if it is stored. One that is under way is cancelled."""
+    deleted = delete(worker_calls).where(_calls.id == call).returning(_calls.worker, _calls.answer)
+    for worker, answer in connection.execute(deleted).all():
+        if answer is None:
+            _wake(connection, worker)
 
 
 def _wake_doors(connection: Connection) -> None:
@@ -164,9 +165,9 @@ class CallTable:
         """Ask the worker for an early end of a call."""
         await self._database.write(lambda connection: _stop_call(connection, call, worker))
 
-    def delete(self, call: int, worker: int) -> None:
-        """Delete a call to a worker, soon. One that is under way is cancelled. Raise StoreError on a closed database."""
-        self._database.run(lambda connection: _delete_call(connection, call, worker))
+    def delete(self, call: int) -> None:
+        """Delete a call, soon. One that is under way is cancelled. Raise StoreError on a closed database."""
+        self._database.run(lambda connection: _delete_call(connection, call))
 
     def wake_doors(self) -> None:
         """Let all workers load the keys and webhooks again, soon, and after all that was written before."""
