@@ -7,7 +7,11 @@ import os
 import signal
 from pathlib import Path
 
-from spade_coreason.exceptions import LeaseLostError
+import pytest
+
+from spade_coreason import Platform, load_settings
+from spade_coreason.exceptions import LeaseLostError, StoreError
+from spade_coreason.storage import Leases, WorkerTerms, open_database
 from tests.support.databases import execute
 from tests.support.hosting import Tunnel
 from tests.support.servers.clients import StockClient
@@ -146,3 +150,23 @@ async def test_no_agent_changes_hands_while_no_worker_reaches_the_xmpp_server(
         await eventually(lambda: not execute(workers.url, failed))
         await alice.ask_all(workers.agents)
         assert execute(workers.url, tokens) == before
+
+
+async def test_a_worker_takes_no_agent_while_it_cannot_read_who_may_ask_it(
+    prosody: XmppServer, postgres: Postgres, tmp_path: Path
+) -> None:
+    async with run_workers(prosody, postgres, tmp_path, agents=2, lease_s=60) as workers:
+        other = await open_database(workers.url, "off", terms=WorkerTerms("other", 3600))
+        await Leases(other).add_agents(workers.agents)
+        await Leases(other).change(lambda table: workers.agents[1:])
+        async with Platform(load_settings(tmp_path / "platform.yaml", tmp_path, {})) as platform:
+            membership = platform._membership
+            assert membership is not None
+            execute(workers.url, "ALTER TABLE api_keys RENAME TO away")
+            with pytest.raises(StoreError):
+                await membership.take(workers.agents[1:])
+            execute(workers.url, "ALTER TABLE away RENAME TO api_keys")
+            assert membership.list_agents() == workers.agents[:1]
+            await membership.take(workers.agents[1:])
+            assert membership.list_agents() == workers.agents
+        await other.close()

@@ -101,13 +101,16 @@ class Membership:
         if payload != ALL_DOORS:
             self.colleagues.calls.wake()
         if payload in ("", ALL_DOORS):
-            self._hosted.background.start(self._load_rings())
+            self._hosted.background.start(self._load_changed_rings())
 
     async def _load_rings(self) -> None:
         """Take the keys and webhooks as another worker has stored them."""
+        await self._builder.key_ring.load()
+        await self._builder.webhook_ring.load()
+
+    async def _load_changed_rings(self) -> None:
         try:
-            await self._builder.key_ring.load()
-            await self._builder.webhook_ring.load()
+            await self._load_rings()
         except StoreError as error:
             log.warning("the keys and webhooks that another worker has changed cannot be read yet: %s", error)
             await asyncio.sleep(_RETRY_S)
@@ -148,10 +151,10 @@ class Membership:
         await self.remote_doors.note(table)
 
     async def take(self, agents: Sequence[str]) -> None:
-        """Begin to serve agents (bare JIDs), which no other worker serves now."""
+        """Begin to serve agents (bare JIDs), which no other worker serves now. StoreError without the database."""
+        await self._load_rings()  # what was withdrawn at these agents alone is known to their last worker
         handed_over = await self.workforce.leases.list_handed_over(agents)
         self._builder.crash_guard.add(await load_crashed(self._database, agents), handed_over)
-        await self._load_rings()  # what was withdrawn at these agents alone is known to their last worker
         numbers = [number for number, agent in enumerate(self._settings.agents) if bare_jid(agent.jid) in agents]
         for number in numbers:
             settings = self._settings.agents[number]

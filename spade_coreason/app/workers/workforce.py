@@ -162,8 +162,8 @@ class Workforce:
         if is_away or not self._leaving_agents:
             self._begin_release(change.released, is_away=is_away)
         if taken := [agent for agent in own if agent not in known and agent not in self._leaving_agents]:
-            self.takeovers += len(self._due_takeovers.intersection(taken))
             await self._serving.take(taken)
+            self.takeovers += len(self._due_takeovers.intersection(taken))
         if self._has_share.is_set():
             return
         if not any(self._choose(table, worker.id).released for worker in table.active if worker.id != me):
