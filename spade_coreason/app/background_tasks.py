@@ -15,22 +15,26 @@ class BackgroundTasks:
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
+        self._is_stopped = False
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
-        """Begin work. An error of it is logged."""
+        """Begin work, unless it is stopped. An error of it is logged."""
+        if self._is_stopped:
+            work.close()
+            return
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._on_done)
 
     async def stop(self) -> None:
-        """Cancel what still runs, and wait for that."""
+        """Cancel what still runs, and wait for that. Nothing begins from then on."""
+        self._is_stopped = True
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _on_done(self, task: asyncio.Task[None]) -> None:
-        """Begin work. An error of it is logged."""
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("a background task failed; the agents are not affected", exc_info=error)

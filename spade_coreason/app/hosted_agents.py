@@ -93,9 +93,8 @@ class HostedAgents:
 
     @property
     def _are_all_absent(self) -> bool:
-        return bool(self.absent) and len(self.absent) == len(
-            self._settings.agents if self.remote_doors is None else self.starts
-        )
+        jids = [bare_jid(agent.jid) for agent in self._settings.agents] if self.remote_doors is None else list(self.starts)
+        return bool(jids) and all(jid in self.absent for jid in jids)
 
     def first_error(self) -> CoReasonError:
         """Return the error of the first agent that stays offline. If it is a mistake in the configuration, add the others."""

@@ -78,7 +78,7 @@ log = logging.getLogger(__name__)
 _DATABASE_S = 5.0
 _INDEX_S = 2.0
 """The time after which a worker looks whether an older one still indexes passages."""
-_BLOCKED_LEASES = 1.25
+_BLOCKED_FACTOR = 1.25
 """A worker whose event loop has been blocked for so many times `blocked_s` gives way to others."""
 
 
@@ -298,7 +298,7 @@ class Platform:
         self._stack.push_async_callback(self._builder.close_isolated_agents)
         self._hosted.use(self._builder, self.endpoint, has_own_server=self.server is not None)
         if terms is not None and leases is not None:
-            blocked_s = _BLOCKED_LEASES * self._blocked_s
+            blocked_s = _BLOCKED_FACTOR * self._blocked_s
             self._membership = Membership(settings, leases, terms, self._hosted, self._builder, self._report, blocked_s)
             self._membership.open(self._stack)
             # Here, whoever will serve them: another machine does not have these files. Its lease is renewed during that.

@@ -7,6 +7,7 @@ import re
 import secrets
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 from uuid import uuid4
 
 import pytest
@@ -15,8 +16,9 @@ from spade.message import Message
 from spade.template import Template
 
 from spade_coreason import Platform, Settings, load_settings
+from spade_coreason.app.workers.doors import RemoteDoors
 from spade_coreason.domain.jid import bare_jid
-from spade_coreason.exceptions import LoginError
+from spade_coreason.exceptions import ConfigError, LoginError
 from spade_coreason.runtime import ChannelGateway
 from tests.support.errors import ExpectedErrors
 from tests.support.fetched_channel import NAME, FetchedChannel, texts_of
@@ -173,3 +175,15 @@ async def test_the_behaviour_of_the_documentation_answers_beside_the_agent(
     finally:
         platform_task.cancel()
         await asyncio.gather(platform_task, return_exceptions=True)
+
+
+def test_the_first_error_is_raised_if_all_agents_of_this_worker_stay_offline(tmp_path: Path) -> None:
+    settings = Settings.model_validate({"agents": [{"jid": jid, "agent": "none:None"} for jid in ("one@x.org", "two@x.org")]})
+    hosted = Platform(settings)._hosted
+    hosted.remote_doors = cast(RemoteDoors, object())
+    hosted.absent["two@x.org"] = ConfigError("agents[1]", "is of another worker")
+    hosted.starts["one@x.org"] = cast("asyncio.Task[bool]", object())
+    hosted.require_one()
+    hosted.absent["one@x.org"] = ConfigError("agents[0]", "is not found")
+    with pytest.raises(ConfigError):
+        hosted.require_one()

@@ -83,7 +83,7 @@ class MetricsCollector(Collector):
         _add_database(families, self._database)
         if (web := self._find_web()) is not None:
             _add_web(families, web)
-        add_lease(families, self._find_lease)
+        _add_lease(families, self._find_lease)
         return (family for family in families.all if family.samples)
 
     def _add_stored(self, families: _Families) -> None:
@@ -190,7 +190,7 @@ def _add_web(families: _Families, web: WebServer) -> None:
         families.add(m.HTTP_RESPONSES, number, str(status))
 
 
-def add_lease(families: _Families, find_lease: Callable[[], LeaseFigures] | None) -> None:
+def _add_lease(families: _Families, find_lease: Callable[[], LeaseFigures] | None) -> None:
     """Add the lease of this worker. Without other workers `find_lease` is None, and there are no such metrics."""
     if find_lease is None:
         return
