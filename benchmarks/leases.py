@@ -103,8 +103,8 @@ def _fill(url: str, agents: int) -> None:
     """Divide agents among the workers."""
     execute(
         url,
-        "INSERT INTO leases (agent, worker, token, changed_at, reason, was_handed_over) SELECT 'agent' || n || '@example.org',"
-        f" (SELECT id FROM workers ORDER BY id OFFSET n % {WORKERS} LIMIT 1), 1, 1, 'its share', false"
+        "INSERT INTO leases (agent, worker, changed_at, reason, was_handed_over) SELECT 'agent' || n || '@example.org',"
+        f" (SELECT id FROM workers ORDER BY id OFFSET n % {WORKERS} LIMIT 1), 1, 'its share', false"
         f" FROM generate_series(1, {agents}) AS n",
     )
 

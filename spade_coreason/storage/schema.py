@@ -542,17 +542,15 @@ workers = Table(
     Column("snapshot", Text),
 )
 
-# Which worker serves an agent; NULL if it is free. `token` counts the workers that have served it. `reason` is that of the last
-# change, at `changed_at`. `was_handed_over` if its last worker gave it back, and did not die. `lost_worker` is the name of the
-# worker from which it was last taken over, with the time and the reason. `card` is what other workers know of the agent, as
-# JSON, since `card_at`. `manifest` is its manifest as doors show it, as JSON, if it is behind one; it has changed
-# `manifest_version` times.
+# Which worker serves an agent; NULL if it is free. `reason` is that of the last change, at `changed_at`. `was_handed_over` if
+# its last worker gave it back, and did not die. `lost_worker` is the name of the worker from which it was last taken over, with
+# the time and the reason. `card` is what other workers know of the agent, as JSON, since `card_at`. `manifest` is its manifest
+# as doors show it, as JSON, if it is behind one; it has changed `manifest_version` times.
 leases = Table(
     "leases",
     metadata,
     Column("agent", Text, primary_key=True),
     Column("worker", BigInt, ForeignKey("workers.id", ondelete="SET NULL")),
-    Column("token", BigInt, nullable=False),
     Column("changed_at", BigInt, nullable=False),
     Column("reason", Text, nullable=False),
     Column("was_handed_over", Boolean, nullable=False),

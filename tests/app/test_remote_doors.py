@@ -166,7 +166,7 @@ async def test_a_reply_that_is_not_read_any_more_is_not_sent_any_more(postgres: 
 async def test_replies_end_with_the_worker_of_either_side(postgres: Postgres) -> None:
     async with run_two(postgres) as (owner, asked, _):
         table = await owner.database.read(read_leases)
-        lease = Lease(AGENT, owner.worker, 1, 0, "", False, None, None, None, 0)
+        lease = Lease(AGENT, owner.worker, 0, "", False, None, None, None, 0)
         served = LeaseTable(table.workers, {AGENT: lease})
         _, incoming, _ = await begin(owner, asked)
         accept(owner, incoming)

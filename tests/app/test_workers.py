@@ -140,8 +140,8 @@ async def test_no_agent_changes_hands_while_no_worker_reaches_the_xmpp_server(
         settings = workers.move("elsewhere", database_port=postgres.port, server_port=network.port)
         await workers.start(settings), await workers.start(settings)
         await workers.wait_for(1, 1)
-        tokens = "SELECT agent, worker, token FROM leases ORDER BY agent"
-        before = execute(workers.url, tokens)
+        state = "SELECT agent, worker, changed_at FROM leases ORDER BY agent"
+        before = execute(workers.url, state)
         network.dropped_direction = "both"
         failed = "SELECT id FROM workers WHERE NOT reaches_server"
         await eventually(lambda: len(execute(workers.url, failed)) == 2)
@@ -149,7 +149,7 @@ async def test_no_agent_changes_hands_while_no_worker_reaches_the_xmpp_server(
         network.dropped_direction = ""
         await eventually(lambda: not execute(workers.url, failed))
         await alice.ask_all(workers.agents)
-        assert execute(workers.url, tokens) == before
+        assert execute(workers.url, state) == before
 
 
 async def test_a_worker_takes_no_agent_while_it_cannot_read_who_may_ask_it(

@@ -100,7 +100,6 @@ class Lease(NamedTuple):
 
     agent: str
     worker: int | None
-    token: int
     changed_at: int
     reason: str
     was_handed_over: bool
@@ -212,13 +211,13 @@ def lock_changes(connection: Connection) -> None:
 
 def add_agents(connection: Connection, agents: Sequence[str]) -> None:
     """Add agents that no worker has served yet. They are free."""
-    values = [{"agent": agent, "token": 0, "reason": "new", "was_handed_over": False} for agent in agents]
+    values = [{"agent": agent, "reason": "new", "was_handed_over": False} for agent in agents]
     connection.execute(insert_or_skip(leases).values(changed_at=NOW).on_conflict_do_nothing(), values)
 
 
 def claim(connection: Connection, worker: int, agents: Collection[str], reason: str) -> list[str]:
     """Let a worker serve agents, those of them that are free. Return these."""
-    values = {"worker": worker, "token": leases.c.token + 1, "changed_at": NOW, "reason": reason}
+    values = {"worker": worker, "changed_at": NOW, "reason": reason}
     free = update(leases).where(leases.c.agent.in_(agents), leases.c.worker.is_(None))
     return list(connection.scalars(free.values(values).returning(leases.c.agent)))
 

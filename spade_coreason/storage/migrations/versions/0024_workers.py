@@ -27,7 +27,6 @@ def upgrade() -> None:
         "leases",
         sa.Column("agent", sa.Text, primary_key=True),
         sa.Column("worker", Whole, sa.ForeignKey("workers.id", ondelete="SET NULL")),
-        sa.Column("token", Whole, nullable=False),
         sa.Column("changed_at", Whole, nullable=False),
         sa.Column("reason", sa.Text, nullable=False),
         sa.Column("was_handed_over", sa.Boolean, nullable=False),
