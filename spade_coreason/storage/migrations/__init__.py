@@ -49,7 +49,7 @@ def _lock_tables(connection: Connection, name: str) -> None:
     tables = sorted(
         metadata.tables.keys() & inspect(connection).get_table_names(), key=lambda table: (table != "workers", table)
     )
-    for attempt in count():
+    for attempt in count() if tables else ():
         connection.commit()  # a lock must come before the first look, which decides what the transaction sees
         try:
             connection.exec_driver_sql(f"SET LOCAL statement_timeout = {_LOCK_MS}")
