@@ -160,6 +160,25 @@ async def test_tasks_and_tools_of_another_worker_go_on_and_are_cancelled(
         assert "painted blue" in answered.text
 
 
+async def test_a_message_that_comes_twice_at_once_begins_one_task_at_another_worker(
+    prosody: XmppServer, postgres: Postgres, tmp_path: Path
+) -> None:
+    async with run_far_doors(prosody, postgres, tmp_path) as running, running.far.http("website") as http:
+
+        async def send(text: str) -> dict[str, Any]:
+            message = {"messageId": "m1", "role": "ROLE_USER", "parts": [{"text": text}]}
+            answer = await running.far.rpc(http, running.far.name(), "SendMessage", {"message": message})
+            return dict(answer.json())
+
+        answers = await asyncio.gather(send("hello"), send("hello"), send("another one"))
+        refused = [answer["error"]["message"] for answer in answers if "error" in answer]
+        tasks = [answer["result"]["task"] for answer in answers if "result" in answer]
+        assert all("was used for another message" in text for text in refused), answers
+        assert {task["status"]["state"] for task in tasks} == {"TASK_STATE_COMPLETED"}, answers
+        assert (len({task["id"] for task in tasks}), len(refused)) in ((1, 1), (1, 2))
+        assert len(running.turns) == 1
+
+
 async def test_an_answer_outlives_the_worker_that_was_about_to_give_it(
     prosody: XmppServer, postgres: Postgres, tmp_path: Path
 ) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing, contextmanager
 from datetime import UTC
 from typing import Any, NoReturn
 from uuid import UUID, uuid4
+from weakref import WeakValueDictionary
 
 from a2a.server.context import ServerCallContext
 from a2a.server.request_handlers.request_handler import RequestHandler, validate_request_params
@@ -55,6 +57,8 @@ class AgentHandler(RequestHandler):
         self._public_url = public_url
         self._live = LiveTasks(agent)
         self._stored = StoredTasks(agent)
+        self._beginnings = WeakValueDictionary[UUID, asyncio.Lock]()
+        """A lock for each task that is about to begin."""
 
     # Messages
 
@@ -101,13 +105,14 @@ class AgentHandler(RequestHandler):
         task_id = derive_task_id(caller.address, self._agent.jid, message.message_id)
         await self._store_files(caller, task_id, content)
         digest = digest_request(content.payload, content.capability)
-        known = await self._stored.find(caller, task_id)
-        if (live := self._live.find(caller, task_id)) is not None:
-            _check_same(digest, live.digest)
-            return live
-        if known is not None:
-            return await self._repeat(caller, task_id, known, digest)
-        return await self._begin(caller, task_id, message, content, digest)
+        async with self._beginnings.setdefault(task_id, asyncio.Lock()):  # the same message may come twice at once
+            known = await self._stored.find(caller, task_id)
+            if (live := self._live.find(caller, task_id)) is not None:
+                _check_same(digest, live.digest)
+                return live
+            if known is not None:
+                return await self._repeat(caller, task_id, known, digest)
+            return await self._begin(caller, task_id, message, content, digest)
 
     async def _store_files(self, caller: Caller, task_id: UUID, content: MessageContent) -> None:
         if content.files:

@@ -224,7 +224,8 @@ class LiveTasks:
             except Exception as error:  # noqa: BLE001 - those who follow it get the stored task when they ask again
                 log.error("%s: a task cannot be followed: %s", self._agent.jid, describe_error_chain(error)[-1].type)
             finally:
-                self._tasks.pop(key, None)
+                if self._tasks.get(key) is live:
+                    del self._tasks[key]
                 live.end()
 
         task = asyncio.create_task(run())
