@@ -88,7 +88,10 @@ class RunningHost:
         """Return what runs of an agent, here or in another worker; None if it is in none, or could not be made."""
         if (host := self._agents.get(agent)) is not None:
             return host.runtime.runner.control
-        return None if self._colleagues is None else await self._colleagues.find_agent(agent, changes=changes)
+        if self._colleagues is None:
+            return None
+        # An agent that is not configured any more has a lease, but no worker will take it.
+        return await self._colleagues.find_agent(agent, changes=changes and agent in self._jids)
 
     async def status(self) -> PlatformStatus:
         """Return the status of the platform."""

@@ -193,6 +193,21 @@ async def test_a_person_deletes_in_a_chat_what_the_agents_of_all_workers_store_a
         assert await service.ask_all() == ["1", "1"]
 
 
+async def test_an_agent_that_is_not_configured_any_more_is_changed_without_waiting_for_its_worker(
+    prosody: XmppServer, postgres: Postgres, tmp_path: Path
+) -> None:
+    async with run_service(prosody, postgres, tmp_path) as service:
+        await service.start(1, 1)
+        url, gone = service.workers.url, "gone@example.org"
+        assert await service.ask_all() == ["1", "1"]
+        execute(url, f"UPDATE conversations SET agent = '{gone}' WHERE agent = '{service.agents[1]}'")
+        await service.elsewhere.run("pause", gone)
+        assert execute(url, f"SELECT worker FROM leases WHERE agent = '{gone}'") == [{"worker": None}]
+        answer = await service.alice.ask("/forget everywhere yes", service.agents[0], timeout_s=ANSWER_S)
+        assert gone in answer, answer
+        assert execute(url, f"SELECT * FROM conversations WHERE agent = '{gone}'") == []
+
+
 async def test_a_failed_request_runs_again_in_the_worker_of_its_agent(
     prosody: XmppServer, postgres: Postgres, tmp_path: Path
 ) -> None:
