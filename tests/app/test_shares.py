@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -21,14 +20,25 @@ PAIRS = [(A, B), (C, D)]
     ("case", "active", "owners", "groups", "away", "wanted"),
     [
         ("the only worker takes all", [1], {}, ALONE, [], ([A, B, C, D], [])),
-        ("each of two takes half", [1, 2], {}, ALONE, [], ([A, B], [])),
+        ("each of two takes half", [1, 2], {}, ALONE, [], ([A, C], [])),
         ("one that joins takes nothing from others", [2, 1], dict.fromkeys([A, B, C, D], 2), ALONE, [], ([], [])),
         ("one with too many gives half to one that joins", [1, 2], dict.fromkeys([A, B, C, D], 1), ALONE, [], ([], [A, B])),
         ("what is on its way is given once", [1, 2], {A: NOBODY, B: NOBODY, C: 1, D: 1}, ALONE, [], ([], [])),
         ("what is free is enough for one that joins", [1, 2], {A: 1, B: 1}, ALONE, [], ([], [])),
         ("agents of a dead worker wait until it is replaced", [1], {A: 1, B: 1, C: 9, D: 9}, ALONE, [], ([], [])),
         ("agents of a leaving worker are taken one by one", [1], {A: 1, B: 1, C: 9}, ALONE, [], ([D], [])),
-        ("of three workers, each takes a third, rounded up", [1, 2, 3], {}, ALONE, [], ([A, B], [])),
+        ("of three workers the first takes one more", [1, 2, 3], {}, ALONE, [], ([A, D], [])),
+        ("a third worker gets one of four", [1, 2, 3], {A: 1, B: 1, C: 2, D: 2}, ALONE, [], ([], [A])),
+        ("only one of two gives it", [1, 2, 3], {A: 0, B: 1, C: 2, D: 2}, ALONE, [], ([], [])),
+        ("what a dead worker has is enough for one that joins", [1, 2, 3], {A: 1, B: 1, C: 2, D: 9}, ALONE, [], ([], [])),
+        (
+            "a group goes that makes the shares most even",
+            [1, 2],
+            dict.fromkeys([A, B, C, D], 1),
+            [(A,), (B, C), (D,)],
+            [],
+            ([], [B, C]),
+        ),
         ("with more workers than agents one has one", [1, 2, 3, 4, 5], {B: 2, C: 3, D: 4}, ALONE, [], ([A], [])),
         ("with more workers than agents others have none", [1, 2, 3, 4, 5], {A: 5, B: 2, C: 3, D: 4}, ALONE, [], ([], [])),
         ("a worker that is gone itself decides nothing", [2], dict.fromkeys([A, B, C, D], 1), ALONE, [], ([], [])),
@@ -150,10 +160,35 @@ def test_workers_come_to_even_shares_and_move_no_agent_back_and_forth(seed: int)
         assert set(service.owners) == {agent for group in service.groups for agent in group}, "an agent without a worker"
         assert set(service.owners.values()) <= set(service.taking)
         counts = Counter(service.owners.values())
-        share = math.ceil(len(service.owners) / len(service.taking))
         largest = max(map(len, service.groups))
-        assert max(counts.values()) < share + largest
+        assert max(counts.values()) - min(counts[worker] for worker in service.taking) <= largest
         for group in service.groups:
             assert len({service.owners[agent] for agent in group}) == 1, "a group that is divided"
         # With groups of several, an agent may move on to a third worker, but never back.
         assert max(service.releases.values(), default=0) <= (1 if largest == 1 else 2)
+
+
+@pytest.mark.parametrize("workers", range(1, 7))
+@pytest.mark.parametrize("agents", range(1, 14))
+def test_shares_of_single_agents_differ_by_one_at_most_and_then_nothing_moves(agents: int, workers: int) -> None:
+    names = [f"agent{number}@x" for number in range(agents)]
+    groups = group_agents(names, [])
+    # They join one after the other; all at once; and others die.
+    for history in (range(1, workers + 1), [1, workers], range(6, workers - 1, -1)):
+        owners: dict[str, int] = {}
+        for count in history:
+            active = range(1, count + 1)
+            owners = {agent: owner for agent, owner in owners.items() if owner in active}
+            moved = Counter[str]()
+            while any(map(any, changes := [choose_change(me, active, owners, groups) for me in active])):
+                for me, change in zip(active, changes, strict=True):
+                    moved.update(change.released)
+                    assert not owners.keys() & set(change.claimed)
+                    owners |= dict.fromkeys(change.claimed, me)
+                for change in changes:
+                    for agent in change.released:
+                        del owners[agent]
+            assert owners.keys() == set(names)
+            shares = [list(owners.values()).count(worker) for worker in active]
+            assert max(shares) - min(shares) <= 1, (history, count)
+            assert set(moved.values()) <= {1}

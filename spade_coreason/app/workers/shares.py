@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -47,9 +46,10 @@ def choose_change(
 ) -> Change:
     """Return what worker `me` takes or gives back.
 
-    `active` are the workers that take agents, and `owners` is the worker of each agent that has one. A worker takes free groups
-    until it has its share: the agents by the number of active workers, rounded up. It gives back what it has beyond that, if
-    another worker has less than its share. A group stays together: if a worker has one agent of it, no other takes the rest.
+    `active` are the workers that take agents, and `owners` is the worker of each agent that has one. Agents without one go to
+    the workers with the fewest agents, and those with the most give groups to those with the fewest, as long as that makes the
+    shares more even. So shares of single agents differ by one at most. What another worker is about to free counts for the one
+    that will take it. A group stays together: if a worker has one agent of it, no other takes the rest.
 
     Those of `away` do not reach the XMPP server. They give everything back, as long as there is another one.
     """
@@ -59,27 +59,49 @@ def choose_change(
     if reaching and me in away:
         return Change((), [agent for group in groups for agent in group if owners.get(agent) == me])
     active = reaching or active
-    share = math.ceil(sum(map(len, groups)) / len(active))
-    held: dict[int, list[tuple[str, ...]]] = {worker: [] for worker in active}
-    free, rest = [], []
+    held: dict[int, dict[int, list[tuple[str, ...]]]] = {worker: {} for worker in active}
+    """The groups of each worker by their sizes."""
+    counts = dict.fromkeys(active, 0)
+    claimed: list[str] = []
+    free, coming = [], []
     for group in groups:
         holders = {owner for agent in group if (owner := owners.get(agent)) is not None}
         if not holders:
             free.append(group)
         elif (holder := min(holders)) in held:
-            held[holder].append(group)
+            held[holder].setdefault(len(group), []).append(group)
+            counts[holder] += len(group)
             if holder == me:
-                rest += [agent for agent in group if owners.get(agent) is None]
-    counts = {worker: sum(map(len, own)) for worker, own in held.items()}
-    claimed, count = rest, counts[me]
-    for group in sorted(free, key=len, reverse=True):
-        if count < share:
+                claimed += [agent for agent in group if owners.get(agent) is None]
+        else:
+            coming.append(group)
+
+    def rank(worker: int) -> tuple[int, int]:
+        return counts[worker], worker
+
+    unserved = [*((group, True) for group in free), *((group, False) for group in coming)]
+    for group, is_free in sorted(unserved, key=lambda each: -len(each[0])):
+        least = min(active, key=rank)
+        counts[least] += len(group)
+        if least == me and is_free:
             claimed += group
-            count += len(group)
-    room = sum(max(0, share - other) for worker, other in counts.items() if worker != me) - sum(map(len, free))
     released: list[str] = []
-    for group in sorted(held[me], key=len):
-        if counts[me] - len(released) - len(group) < share or len(released) + len(group) > room:
-            break
-        released += group
+    while (move := _find_move(held, counts, min(active, key=rank))) is not None:
+        giver, taker, size = move
+        group = held[giver][size].pop(0)
+        counts[giver] -= size
+        counts[taker] += size
+        if giver == me:
+            released += group
     return Change(claimed, released)
+
+
+def _find_move(
+    held: Mapping[int, Mapping[int, Sequence[object]]], counts: Mapping[int, int], taker: int
+) -> tuple[int, int, int] | None:
+    """Return the worker that gives a group to `taker` next, with both and the size of the group. None if all is even enough."""
+    for giver in sorted(held, key=lambda worker: (-counts[worker], worker)):
+        difference = counts[giver] - counts[taker]
+        if sizes := [size for size, own in held[giver].items() if own and size < difference]:
+            return giver, taker, max(sizes, key=lambda size: size * (difference - size))
+    return None
