@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 
@@ -42,6 +44,7 @@ class SharedHost(StoredHost):
         self.is_running = is_running
         self._colleagues = colleagues
         self._claimed: set[str] = set()
+        self._began_at = time.monotonic()
 
     async def running_agent(self, agent: str, *, changes: bool = False) -> RunningAgent | None:
         """Return what runs of an agent in a worker; None if none serves it."""
@@ -49,7 +52,12 @@ class SharedHost(StoredHost):
             return None
         if not changes:
             return await self._colleagues.find_agent(agent, changes=False)
-        owner = await self._colleagues.leases.claim_for_change(agent)
+        leases = self._colleagues.leases
+        owner = await leases.claim_for_change(agent, replaces=False)
+        if owner is not None and owner.is_expired:
+            # It may be alive: after an outage of the database it needs time to renew its lease.
+            await asyncio.sleep(self._began_at + self._settings.workers.lease_s / 2 - time.monotonic())
+            owner = await leases.claim_for_change(agent, replaces=True)
         if owner is None or owner.id == self._colleagues.worker:
             self._claimed.add(agent)
             return None

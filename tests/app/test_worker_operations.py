@@ -14,7 +14,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from spade_coreason import Peers, ResponseHandler, Session
+from spade_coreason import Peers, ResponseHandler, Session, load_settings
+from spade_coreason.app.shared_host import open_command_host
 from spade_coreason.contracts import AgentDefinition, AgentRequest
 from spade_coreason.domain.jid import bare_jid
 from spade_coreason.xmpp.servers.process import find_free_ports
@@ -239,6 +240,20 @@ async def test_agents_that_no_worker_serves_are_changed_directly(
         await eventually_online(service.here)
         status = await service.here.read("status")
         assert [agent["is_paused"] for agent in status["agents"]] == [True, True]
+
+
+async def test_a_command_gives_a_worker_the_time_to_renew_its_lease_after_an_outage(
+    prosody: XmppServer, postgres: Postgres, tmp_path: Path
+) -> None:
+    async with run_workers(prosody, postgres, tmp_path, agents=1, lease_s=8) as workers:
+        worker = await workers.start()
+        settings = load_settings(tmp_path / "platform.yaml", tmp_path, {})
+        async with open_command_host(settings, [], is_exclusive=True) as host:
+            execute(workers.url, "UPDATE workers SET expires_at = 0 WHERE NOT is_leaving")
+            running = await host.running_agent(workers.agents[0], changes=True)
+            assert running is not None
+            assert not await running.find_pause()
+        assert workers.find_owner() == worker.pid
 
 
 async def test_a_worker_that_ends_during_a_call_is_told_and_the_same_command_does_the_rest(

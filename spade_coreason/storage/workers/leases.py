@@ -411,11 +411,17 @@ class Leases:
         """Return the lease of an agent, if there is one, and the worker that serves it."""
         return await self._database.read(lambda connection: find_owner(connection, agent))
 
-    async def claim_for_change(self, agent: str) -> Worker | None:
-        """Let no worker take an agent that is free, until `release_claimed`. Return the worker that has it: this one then."""
+    async def claim_for_change(self, agent: str, *, replaces: bool) -> Worker | None:
+        """Let no worker take an agent that is free, until `release_claimed`. Return the worker that has it: this one then.
+
+        With `replaces` the workers that are dead are replaced before.
+        """
 
         def work(connection: Connection) -> Worker | None:
-            replace_lost_workers(connection)
+            if replaces:
+                replace_lost_workers(connection)
+            else:
+                lock_changes(connection)
             add_agents(connection, [agent])
             claim(connection, self.worker, [agent], _CHANGED)
             return find_owner(connection, agent)[1]
