@@ -312,8 +312,7 @@ class Platform:
                 self._hosted.report_absence(jid)
         if self.server is not None:
             await self._accounts.create(self.server)
-        colleagues = None if self._membership is None else self._membership.colleagues
-        host = RunningHost(self.jids, self.database, self._builder, self.agents, self.status, self.stop, colleagues=colleagues)
+        host = RunningHost(self.jids, self.database, self._builder, self.agents, self.status, self.stop, self._membership)
         self._builder.host = self.doors.host = host
         await self._stack.enter_async_context(serve_operations(self.run_dir, host, OPERATIONS))
         self._stack.push_async_callback(self._background.stop)

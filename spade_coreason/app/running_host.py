@@ -11,7 +11,7 @@ from ..operations.host import OperationHost, RunningAgent
 from ..operations.status import PlatformStatus
 from ..storage import AgentRepository, Database, StoredKey, StoredWebhook, list_stored_agents
 from .agent_builder import AgentBuilder
-from .workers.colleagues import Colleagues
+from .workers.membership import Membership
 
 if TYPE_CHECKING:
     from ..xmpp import HostedAgent
@@ -28,7 +28,7 @@ class RunningHost:
         agents: Mapping[str, HostedAgent],
         get_status: Callable[[], Awaitable[PlatformStatus]],
         stop: Callable[[], None],
-        colleagues: Colleagues | None = None,
+        membership: Membership | None = None,
     ) -> None:
         self.database: Database | None = database
         self.is_running = True
@@ -38,7 +38,8 @@ class RunningHost:
         self._stop = stop
         self._builder = builder
         self._agents = agents
-        self._colleagues = colleagues
+        self._membership = membership
+        self._colleagues = None if membership is None else membership.colleagues
 
     @property
     def whole(self) -> OperationHost:
@@ -96,6 +97,15 @@ class RunningHost:
     async def status(self) -> PlatformStatus:
         """Return the status of the platform."""
         return await self._get_status()
+
+    async def hand_over(self, agents: Sequence[str]) -> bool:
+        """Begin to give agents to other workers, and take none until `take_share`. Return False without another worker."""
+        return self._membership is not None and await self._membership.workforce.hand_over(agents)
+
+    def take_share(self) -> None:
+        """End what `hand_over` began."""
+        if self._membership is not None:
+            self._membership.workforce.take_share()
 
     def stop(self) -> None:
         """Stop the platform, once the present calls are answered."""

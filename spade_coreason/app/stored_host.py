@@ -86,6 +86,13 @@ class StoredHost:
         """Raise StoreError: nothing runs."""
         raise StoreError("no platform is running")
 
+    async def hand_over(self, agents: Sequence[str]) -> bool:
+        """Return False: there are no workers."""
+        return False
+
+    def take_share(self) -> None:
+        """Do nothing."""
+
     def stop(self) -> None:
         """Do nothing: nothing runs."""
 

@@ -223,6 +223,14 @@ class OperationHost(Protocol):
         """Return the status of the running platform."""
         ...
 
+    async def hand_over(self, agents: Sequence[str]) -> bool:
+        """Begin to give agents to other workers, and take none until `take_share`. Return False without another worker."""
+        ...
+
+    def take_share(self) -> None:
+        """End what `hand_over` began."""
+        ...
+
     def stop(self) -> None:
         """Stop the running platform, once the present calls are answered."""
         ...

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
@@ -59,28 +59,34 @@ class DrainedTurns:
 async def drain_platform(call: Call, arguments: NoArguments) -> DrainedTurns:
     """Let the running turns finish, start no others, and stop the platform: the worker that is asked, if there are several."""
     await call.record(PLATFORM_TRAIL, "platform.drain", "the platform")
-    found = [await call.host.running_agent(agent) for agent in call.host.list_served()]
-    agents = [agent for agent in found if agent is not None]
-    for agent in agents:
+    found = {jid: await call.host.running_agent(jid) for jid in call.host.list_served()}
+    agents = {jid: agent for jid, agent in found.items() if agent is not None}
+    for agent in agents.values():
         await agent.hold_turns()
-    total = left = await _count_busy(agents)
+    busy = await _count_busy(agents)
+    total = left = sum(busy.values())
     try:
         while left and not call.is_stopped:
             call.on_progress(max(0, total - left), total)
-            await asyncio.gather(*(agent.wait_for_turns(_WAIT_S) for agent in agents))
-            left = await _count_busy(agents)
+            idle = [jid for jid, turns in busy.items() if not turns]
+            if idle and await call.host.hand_over(idle):
+                agents = {jid: agent for jid, agent in agents.items() if busy[jid]}
+            await asyncio.gather(*(agent.wait_for_turns(_WAIT_S) for agent in agents.values()))
+            busy = await _count_busy(agents)
+            left = sum(busy.values())
         if not left:
             call.host.stop()
     finally:
         if left:
-            for agent in agents:
+            for agent in agents.values():
                 with suppress(StoreError):  # its worker has ended
                     await agent.release_turns()
+            call.host.take_share()
     return DrainedTurns(max(0, total - left), is_complete=not left)
 
 
-async def _count_busy(agents: Sequence[RunningAgent]) -> int:
-    return sum([await agent.count_busy() for agent in agents])
+async def _count_busy(agents: Mapping[str, RunningAgent]) -> dict[str, int]:
+    return {jid: await agent.count_busy() for jid, agent in agents.items()}
 
 
 def _find_log_level() -> str:

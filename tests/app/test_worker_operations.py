@@ -21,7 +21,7 @@ from spade_coreason.domain.jid import bare_jid
 from spade_coreason.xmpp.servers.process import find_free_ports
 from tests.support.databases import execute
 from tests.support.hosting import PROJECT, PlatformProcess
-from tests.support.program import run_command
+from tests.support.program import run_command, run_in_background
 from tests.support.servers.clients import StockClient
 from tests.support.servers.postgres import Postgres
 from tests.support.servers.server import XmppServer
@@ -192,6 +192,35 @@ async def test_a_person_deletes_in_a_chat_what_the_agents_of_all_workers_store_a
         assert all(agent in answer for agent in service.agents), answer
         assert execute(service.workers.url, "SELECT * FROM interactions") == []
         assert await service.ask_all() == ["1", "1"]
+
+
+async def test_a_drain_hands_over_each_agent_once_it_is_idle_and_takes_them_again_if_it_is_stopped(
+    prosody: XmppServer, postgres: Postgres, tmp_path: Path
+) -> None:
+    drain = ("drain", "-c", str(tmp_path / "platform.yaml"))
+    agent = "tests.app.test_worker_operations:CountingAgent"
+    async with (
+        run_workers(prosody, postgres, tmp_path, agents=4, agent=agent) as workers,
+        StockClient(*await prosody.account(), prosody) as alice,
+    ):
+        first, _ = await workers.start(), await workers.start()
+        await workers.wait_for(2, 2)
+        query = f"SELECT agent FROM leases JOIN workers ON worker = id WHERE name LIKE '%:{first.pid}' ORDER BY agent"
+        busy, idle = (row["agent"] for row in execute(workers.url, query))
+        alice.send("wait", busy)
+        await eventually(lambda: execute(workers.url, "SELECT * FROM inbox WHERE state = 0") != [])
+        with run_in_background(*drain, cwd=PROJECT, until="") as stopped:
+            await workers.wait_for(1, 3)
+            assert await alice.ask("hi", idle, timeout_s=ANSWER_S) == "1"
+            stopped.process.send_signal(signal.SIGINT)
+            await asyncio.to_thread(stopped.process.wait, ANSWER_S)
+        await workers.wait_for(2, 2)
+        with run_in_background(*drain, cwd=PROJECT, until="") as drained:
+            await workers.wait_for(1, 3)
+            alice.send("/cancel", busy)
+            assert await asyncio.to_thread(drained.process.wait, ANSWER_S) == 0
+        assert await first.wait() == 0
+        await workers.wait_for(4)
 
 
 async def test_an_agent_that_is_not_configured_any_more_is_changed_without_waiting_for_its_worker(

@@ -73,6 +73,13 @@ class TesterHost:
         """Fail: the tester has none."""
         raise AssertionError
 
+    async def hand_over(self, agents: Sequence[str]) -> bool:
+        """Return False: there are no workers."""
+        return False
+
+    def take_share(self) -> None:
+        """Do nothing."""
+
     def stop(self) -> None:
         """Do nothing."""
 

@@ -30,6 +30,7 @@ _FILE = "worker"
 """The file in the directory of a process with the id of its worker."""
 _STOPPED = "its worker was stopped"
 _ROOM = "another worker has room"
+_AWAY = "its worker did not reach the XMPP server"
 
 
 async def replace_predecessor(
@@ -89,6 +90,7 @@ class Workforce:
         self.takeovers = 0
         """The agents that this worker has taken over since its start, from one that ended or did not reach the server."""
         self._is_leaving = False
+        self._hands_over = False
         self._has_share = asyncio.Event()
 
     @property
@@ -121,9 +123,23 @@ class Workforce:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         with suppress(StoreError):  # then the lease ends by itself
-            await self.leases.set_leaving()
+            await self.leases.set_leaving(True)
         await asyncio.gather(*self._releases)
         await self._release(self._serving.list_agents(), _STOPPED)
+
+    async def hand_over(self, agents: Sequence[str]) -> bool:
+        """Begin to give agents back, and take none until `take_share`. Return False, and do nothing, without another worker."""
+        if all(worker.id == self.leases.worker for worker in (await self.leases.read()).active):
+            return False
+        self._hands_over = True
+        await self.leases.set_leaving(True)
+        self._begin_release(agents, _STOPPED)
+        return True
+
+    def take_share(self) -> None:
+        """End what `hand_over` began."""
+        self._hands_over = False
+        self.wake()
 
     async def end(self) -> None:
         """End the lease. Nothing of this worker can be stored then."""
@@ -148,6 +164,9 @@ class Workforce:
         if (is_away := self._is_away(table)) != table.is_away(me):
             await self.leases.set_away(is_away)
             table = await self.leases.read()
+        if not self._hands_over and any(worker.id == me and worker.is_leaving for worker in table.workers):
+            await self.leases.set_leaving(False)
+            table = await self.leases.read()
         self._wake_at_expiry(table)
         change = self._choose(table)
         # Those of an earlier look too, whose outcome was not known, or that could not be begun.
@@ -160,7 +179,11 @@ class Workforce:
                 count = len(worker.agents)
                 log.warning("worker %s did not renew its lease; its %d agents are taken over", worker.name, count)
         if is_away or not self._leaving_agents:
-            self._begin_release(change.released, is_away=is_away)
+            if is_away and change.released:
+                log.error(
+                    "the XMPP server cannot be reached from here, but another worker reaches it; it takes over the agents"
+                )
+            self._begin_release(change.released, _AWAY if is_away else _ROOM, reaches_server=not is_away)
         if taken := [agent for agent in own if agent not in known and agent not in self._leaving_agents]:
             await self._serving.take(taken)
             self.takeovers += len(self._due_takeovers.intersection(taken))
@@ -196,14 +219,11 @@ class Workforce:
         me = self.leases.worker if worker is None else worker
         return choose_change(me, [worker.id for worker in table.active], owners, self._groups, away)
 
-    def _begin_release(self, agents: Sequence[str], *, is_away: bool) -> None:
+    def _begin_release(self, agents: Sequence[str], reason: str, *, reaches_server: bool = True) -> None:
         if not agents:
             return
-        if is_away:
-            log.error("the XMPP server cannot be reached from here, but another worker reaches it; it takes over the agents")
-        reason = "its worker did not reach the XMPP server" if is_away else _ROOM
         self._leaving_agents.update(agents)
-        task = asyncio.create_task(self._release(agents, reason, reaches_server=not is_away))
+        task = asyncio.create_task(self._release(agents, reason, reaches_server=reaches_server))
         self._releases.add(task)
         task.add_done_callback(self._releases.discard)
 

@@ -78,5 +78,12 @@ class AgentHost:
         """Raise StoreError: an agent does not know its platform."""
         raise StoreError("an agent does not know the status of its platform")
 
+    async def hand_over(self, agents: Sequence[str]) -> bool:
+        """Return False: there are no workers."""
+        return False
+
+    def take_share(self) -> None:
+        """Do nothing."""
+
     def stop(self) -> None:
         """Do nothing: an agent does not stop its platform."""

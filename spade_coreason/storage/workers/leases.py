@@ -275,9 +275,9 @@ def read_owners(connection: Connection) -> dict[str, int]:
     }
 
 
-def set_leaving(connection: Connection, worker: int) -> None:
-    """Take no part in the shares any more."""
-    connection.execute(update(workers).where(workers.c.id == worker).values(is_leaving=True))
+def set_leaving(connection: Connection, worker: int, is_leaving: bool) -> None:
+    """Take no part in the shares from now on, or take part again."""
+    connection.execute(update(workers).where(workers.c.id == worker).values(is_leaving=is_leaving))
     wake_others(connection)
 
 
@@ -474,9 +474,9 @@ class Leases:
         """Note that this worker does not reach the XMPP server, but another one does; or that this is over."""
         await self._database.write(lambda connection: set_away(connection, self.worker, is_away))
 
-    async def set_leaving(self) -> None:
-        """Take no part in the shares any more."""
-        await self._database.write(lambda connection: set_leaving(connection, self.worker))
+    async def set_leaving(self, is_leaving: bool) -> None:
+        """Take no part in the shares from now on, or take part again."""
+        await self._database.write(lambda connection: set_leaving(connection, self.worker, is_leaving))
 
     async def remove(self, worker: int, reason: str) -> None:
         """Remove a worker that has ended: this one, or one that has died. Its agents are free."""
