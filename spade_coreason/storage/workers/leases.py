@@ -230,61 +230,9 @@ def release(connection: Connection, worker: int, agent: str, reason: str, *, is_
     wake_others(connection)
 
 
-def release_claimed(connection: Connection, worker: int, reason: str) -> None:
-    """Free the agents that a command has claimed and has not served, and wake the others."""
-    connection.execute(update(leases).where(leases.c.worker == worker).values(worker=None, changed_at=NOW, reason=reason))
-    wake_others(connection)
-
-
-def save_card(connection: Connection, worker: int, agent: str, card: str) -> None:
-    """Store what other workers have to know of an agent, if this one still serves it, and wake them."""
-    own = update(leases).where(leases.c.agent == agent, leases.c.worker == worker)
-    connection.execute(own.values(card=card, card_at=NOW))
-    wake_others(connection)
-
-
-def read_cards(connection: Connection, since: int) -> list[tuple[str, str, int]]:
-    """Return the agents whose cards have changed since a time in microseconds, with the cards and the times."""
-    query = select(leases.c.agent, leases.c.card, leases.c.card_at).where(leases.c.card_at > since)
-    return [(row.agent, row.card, row.card_at) for row in connection.execute(query)]
-
-
-def save_manifest(connection: Connection, worker: int, agent: str, manifest: str) -> None:
-    """Store the manifest of an agent for the doors of other workers, if this one still serves it, and wake them."""
-    own = update(leases).where(leases.c.agent == agent, leases.c.worker == worker)
-    connection.execute(own.values(manifest=manifest, manifest_version=leases.c.manifest_version + 1))
-    wake_others(connection)
-
-
-def load_manifests(connection: Connection, agents: Collection[str]) -> dict[str, tuple[int, str]]:
-    """Return the manifests of agents with their versions, of those that have one."""
-    columns = leases.c.agent, leases.c.manifest_version, leases.c.manifest
-    rows = connection.execute(select(*columns).where(leases.c.agent.in_(agents), leases.c.manifest.is_not(None)))
-    return {row.agent: (row.manifest_version, row.manifest) for row in rows}
-
-
 def wake_others(connection: Connection) -> None:
     """Let all workers look at the leases, once the transaction is committed."""
     connection.execute(select(func.pg_notify(LEASES_CHANNEL, "")))
-
-
-def read_owners(connection: Connection) -> dict[str, int]:
-    """Return the workers of the agents that have one."""
-    return {
-        row.agent: row.worker for row in connection.execute(select(leases.c.agent, leases.c.worker)) if row.worker is not None
-    }
-
-
-def set_leaving(connection: Connection, worker: int, is_leaving: bool) -> None:
-    """Take no part in the shares from now on, or take part again."""
-    connection.execute(update(workers).where(workers.c.id == worker).values(is_leaving=is_leaving))
-    wake_others(connection)
-
-
-def set_away(connection: Connection, worker: int, is_away: bool) -> None:
-    """Note that a worker does not reach the XMPP server, but another one does; or that this is over."""
-    connection.execute(update(workers).where(workers.c.id == worker).values(is_away=is_away))
-    wake_others(connection)
 
 
 def remove_worker(connection: Connection, worker: int, reason: str) -> None:
@@ -329,11 +277,6 @@ def _free_agents(connection: Connection, of: Sequence[int], reason: str) -> list
     values = {"worker": None, "changed_at": NOW, "reason": reason, "was_handed_over": False}
     freed = update(leases).where(leases.c.worker.in_(of)).values(values | _make_lost(reason))
     return list(connection.scalars(freed.returning(leases.c.agent)))
-
-
-def list_handed_over(connection: Connection, agents: Collection[str]) -> list[str]:
-    """Return those of the agents whose last worker gave them back."""
-    return list(connection.scalars(select(leases.c.agent).where(leases.c.agent.in_(agents), leases.c.was_handed_over)))
 
 
 class Leases:
@@ -432,19 +375,15 @@ class Leases:
         """Free the agents that this worker has claimed for a change, and remove it from the workers."""
 
         def work(connection: Connection) -> None:
-            release_claimed(connection, self.worker, _CHANGED)
+            own = update(leases).where(leases.c.worker == self.worker)
+            connection.execute(own.values(worker=None, changed_at=NOW, reason=_CHANGED))
             remove_worker(connection, self.worker, _CHANGED)
 
         await self._database.write(work)
 
     async def save_cards(self, cards: Mapping[str, str]) -> None:
         """Store what other workers have to know of agents that this one serves, as JSON."""
-
-        def work(connection: Connection) -> None:
-            for agent, card in cards.items():
-                save_card(connection, self.worker, agent, card)
-
-        await self._database.write(work)
+        await self._save({agent: {"card": card, "card_at": NOW} for agent, card in cards.items()})
 
     async def read_cards(self, since: int) -> tuple[list[tuple[str, str, int]], dict[str, int]]:
         """Return the agents whose cards have changed since a time in microseconds, with the cards and the times.
@@ -453,30 +392,49 @@ class Leases:
         """
 
         def work(connection: Connection) -> tuple[list[tuple[str, str, int]], dict[str, int]]:
-            return read_cards(connection, since), read_owners(connection)
+            changed = select(leases.c.agent, leases.c.card, leases.c.card_at).where(leases.c.card_at > since)
+            owners = select(leases.c.agent, leases.c.worker).where(leases.c.worker.is_not(None))
+            return list(map(tuple, connection.execute(changed))), dict(map(tuple, connection.execute(owners)))
 
         return await self._database.read(work, is_background=True)
 
     async def save_manifests(self, manifests: Mapping[str, str]) -> None:
         """Store the manifests of agents that this worker serves, as JSON, for the doors of other workers."""
+        version = leases.c.manifest_version + 1
+        await self._save({agent: {"manifest": text, "manifest_version": version} for agent, text in manifests.items()})
+
+    async def _save(self, values: Mapping[str, Mapping[str, object]]) -> None:
+        """Store values of agents, of those that this worker still serves, and wake the others."""
 
         def work(connection: Connection) -> None:
-            for agent, manifest in manifests.items():
-                save_manifest(connection, self.worker, agent, manifest)
+            for agent, columns in values.items():
+                own = update(leases).where(leases.c.agent == agent, leases.c.worker == self.worker)
+                connection.execute(own.values(columns))
+            wake_others(connection)
 
         await self._database.write(work)
 
     async def load_manifests(self, agents: Collection[str]) -> dict[str, tuple[int, str]]:
         """Return the manifests of agents with their versions, of those that have one."""
-        return await self._database.read(lambda connection: load_manifests(connection, agents))
+        columns = leases.c.agent, leases.c.manifest_version, leases.c.manifest
+        query = select(*columns).where(leases.c.agent.in_(agents), leases.c.manifest.is_not(None))
+        rows = await self._database.read(lambda connection: connection.execute(query).all())
+        return {row.agent: (row.manifest_version, row.manifest) for row in rows}
 
     async def set_away(self, is_away: bool) -> None:
         """Note that this worker does not reach the XMPP server, but another one does; or that this is over."""
-        await self._database.write(lambda connection: set_away(connection, self.worker, is_away))
+        await self._set(is_away=is_away)
 
     async def set_leaving(self, is_leaving: bool) -> None:
         """Take no part in the shares from now on, or take part again."""
-        await self._database.write(lambda connection: set_leaving(connection, self.worker, is_leaving))
+        await self._set(is_leaving=is_leaving)
+
+    async def _set(self, **values: bool) -> None:
+        def work(connection: Connection) -> None:
+            connection.execute(update(workers).where(workers.c.id == self.worker).values(values))
+            wake_others(connection)
+
+        await self._database.write(work)
 
     async def remove(self, worker: int, reason: str) -> None:
         """Remove a worker that has ended: this one, or one that has died. Its agents are free."""
@@ -484,4 +442,5 @@ class Leases:
 
     async def list_handed_over(self, agents: Collection[str]) -> list[str]:
         """Return those of the agents whose last worker gave them back."""
-        return await self._database.read(lambda connection: list_handed_over(connection, agents))
+        query = select(leases.c.agent).where(leases.c.agent.in_(agents), leases.c.was_handed_over)
+        return await self._database.read(lambda connection: list(connection.scalars(query)))
