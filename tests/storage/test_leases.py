@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
@@ -113,13 +113,33 @@ async def test_a_worker_stores_again_after_its_row_was_locked_for_too_long(
     expected_errors("lock timeout")
 
 
-async def test_a_worker_in_the_middle_of_a_transaction_is_reaped_when_postgresql_has_ended_that(postgres: Postgres) -> None:
+async def test_a_worker_that_hangs_in_a_transaction_is_reaped_because_its_session_is_ended(postgres: Postgres) -> None:
     url = postgres.url()
     async with open_worker(url, 3600, "two") as other:
-        blocked = f"SET idle_in_transaction_session_timeout = '300ms'; {leases.make_fence(await _expired_worker(other))}"
-        async with _session(url, blocked):
+        worker = await _expired_worker(other)
+        name = f"SET application_name = '{leases.name_session(worker)}'; "
+        async with _session(url, name + leases.make_fence(worker)) as session:
+            hanging = asyncio.create_task(session.execute("SELECT pg_sleep(3600)"))
+            active = "SELECT 1 FROM pg_stat_activity WHERE query LIKE 'SELECT pg_sleep(3600)%' AND state = 'active'"
+            await eventually(lambda: execute(url, active) != [])
             assert await other.write(leases.reap) == []
             assert [each.name for each in await reap(other)] == ["expired"]
+            with pytest.raises(Exception, match="terminating connection"):
+                await hanging
+
+
+async def test_the_session_of_a_worker_has_its_name_also_when_it_is_made_again(postgres: Postgres) -> None:
+    url = postgres.url()
+    async with open_worker(url, 3600) as database:
+        named = f"FROM pg_stat_activity WHERE application_name = '{leases.name_session(worker_of(database))}'"
+        [first] = execute(url, f"SELECT pid {named}")
+        execute(url, f"SELECT pg_terminate_backend(pid) {named}")
+        await eventually(lambda: execute(url, f"SELECT pid {named}") == [])
+        with suppress(StoreError):
+            await database.write(lambda connection: None)
+        await database.write(lambda connection: None)
+        [second] = execute(url, f"SELECT pid {named}")
+        assert second != first
 
 
 async def _expired_worker(database: Database) -> int:

@@ -26,7 +26,7 @@ async def test_a_worker_that_is_being_removed_is_not_asked(postgres: Postgres) -
     await other.execute("DELETE FROM workers WHERE id = $1", worker)
 
     asking = asyncio.create_task(calls.ask_agent(calls.next_id(), AGENT, "method", "[]"))
-    waiting = "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND application_name = 'spade-coreason'"
+    waiting = "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND application_name LIKE 'spade-coreason%'"
     await eventually(lambda: execute(url, waiting) != [])
     await removal.commit()
     assert await asyncio.wait_for(asking, TIMEOUT_S) is None

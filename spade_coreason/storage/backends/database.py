@@ -667,7 +667,10 @@ class Database(ABC):
     def problem(self, error: Exception) -> StoreError:
         """Build the StoreError of an error of the driver, with the name of the database."""
         cause = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
-        return StoreError(f"{self.name}: {' '.join(str(cause).split())}")
+        text = " ".join(str(cause).split()) or (
+            "no answer in time" if isinstance(cause, TimeoutError) else type(cause).__name__
+        )
+        return StoreError(f"{self.name}: {text}")
 
 
 @cache

@@ -18,7 +18,7 @@ from sqlalchemy.pool import NullPool
 from ...domain.environment.installation import install_hint
 from ...exceptions import DatabaseUnreachableError, LeaseLostError, StoreError
 from ..schema import CLOSED, inbox
-from ..workers.leases import WorkerTerms, add_worker, make_fence
+from ..workers.leases import WorkerTerms, add_worker, make_fence, name_session
 from .database import (
     INBOX_PAGE_ROWS,
     Commit,
@@ -153,6 +153,7 @@ class PostgresDatabase(Database):
             if self._terms is not None and self._connection is not None:
                 self.worker_id = await self._connection.run_sync(self._add_worker, self._terms)
                 self._begin_sql = make_fence(self.worker_id)
+                await self._name_session(await _driver_connection(self._connection))
         except DRIVER_ERRORS as error:
             problem = self.problem(error)
             raise (DatabaseUnreachableError(str(problem)) if _is_unreachable(error) else problem) from error
@@ -337,6 +338,7 @@ class PostgresDatabase(Database):
         try:
             driver = await _driver_connection(connection)
             await self._acquire_lock(driver)
+            await self._name_session(driver)
             self.is_new = False  # it has been unlocked since its tables were created
             first_foreign, is_first = self._known_next_id, not self._known_next_id
             if await connection.run_sync(self._renew_row_ids) and not is_first:
@@ -377,6 +379,11 @@ class PostgresDatabase(Database):
         worker = add_worker(connection, terms)
         connection.commit()
         return worker
+
+    async def _name_session(self, driver: Any) -> None:
+        """Name the session of a worker, so that another one can end it."""
+        if self.worker_id is not None:
+            await driver.execute(f"SET application_name = '{name_session(self.worker_id)}'")
 
     async def _acquire_lock(self, driver: Any) -> None:
         """Take the lock that a platform holds as long as it is connected. Raise StoreError if another platform holds it."""

@@ -28,6 +28,9 @@ NOW = text("(extract(epoch FROM clock_timestamp()) * 1000000)::bigint")
 """The time of the database in microseconds. That of a transaction would be older, if it has waited for a lock."""
 _CHANGED = "a command changes it"
 _CHANGE_LOCK = text("SELECT pg_advisory_xact_lock(1936744820, hashtext(current_schema()::text))")
+_END_SESSION = text(
+    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = :name AND usename = current_user"
+)
 
 RENEW_SQL = """
     UPDATE workers SET expires_at = now_micros + $2, snapshot = coalesce($3, snapshot),
@@ -46,6 +49,11 @@ $5 and $6 (see `Reach`).
 def make_fence(worker: int) -> str:
     """Return the statements that begin a transaction of a worker. Their last status is `SELECT 0` if its lease is lost."""
     return f"BEGIN; SELECT 1 FROM workers WHERE id = {worker} FOR KEY SHARE"
+
+
+def name_session(worker: int) -> str:
+    """Return the `application_name` of the session in which a worker has its transactions."""
+    return f"spade-coreason worker {worker}"
 
 
 class WorkerTerms(NamedTuple):
@@ -245,11 +253,17 @@ def remove_worker(connection: Connection, worker: int, reason: str) -> None:
 def reap(connection: Connection) -> list[Reaped]:
     """Remove the workers whose leases have expired, and free their agents.
 
-    One in the middle of a transaction is left for the next time: its transaction ends, or PostgreSQL ends it.
+    One in the middle of a transaction is left for the next time, and its session is ended: a worker that hangs between two
+    messages to PostgreSQL would hold its row for ever.
     """
-    expired = select(workers.c.id, workers.c.name).where(workers.c.expires_at < NOW).with_for_update(skip_locked=True)
+    is_expired = workers.c.expires_at < NOW
+    expired = select(workers.c.id, workers.c.name).where(is_expired).with_for_update(skip_locked=True)
     reaped = []
-    for worker in connection.execute(expired).all():
+    found = connection.execute(expired).all()
+    busy = select(workers.c.id).where(is_expired, workers.c.id.not_in([worker.id for worker in found]))
+    for worker_id in connection.scalars(busy).all():
+        connection.execute(_END_SESSION, {"name": name_session(worker_id)})
+    for worker in found:
         agents = _free_agents(connection, [worker.id], f"{worker.name} did not renew its lease")
         connection.execute(delete(workers).where(workers.c.id == worker.id))
         reaped.append(Reaped(worker.id, worker.name, tuple(agents)))
