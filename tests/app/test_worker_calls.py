@@ -181,11 +181,9 @@ async def test_a_caller_that_is_cancelled_before_its_call_is_stored_leaves_nothi
         await eventually(lambda: execute(caller.url, "SELECT * FROM worker_calls") == [])
 
 
-async def test_an_answer_that_is_there_before_it_is_waited_for_is_found_at_once(
-    postgres: Postgres, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("spade_coreason.app.workers.calls._CHECK_S", 3600)
+async def test_an_answer_that_is_there_before_it_is_waited_for_is_found_at_once(postgres: Postgres) -> None:
     async with open_two(postgres) as (caller, _, _, _):
+        calls = WorkerCalls(caller.table, lambda agent: None, check_s=3600)
         answered = "SELECT id FROM worker_calls WHERE answer IS NOT NULL"
 
         async def add(call: int, *, method: str, arguments: str) -> int | None:
@@ -196,7 +194,8 @@ async def test_an_answer_that_is_there_before_it_is_waited_for_is_found_at_once(
 
         arguments = _methods(RunningAgent)["run_stored"].arguments.dump_json((REQUEST,)).decode()
         async with asyncio.timeout(TIMEOUT_S):
-            await caller.calls._ask(add, AGENT, "run_stored", arguments, None)
+            await calls._ask(add, AGENT, "run_stored", arguments, None)
+        await calls.close()
 
 
 async def test_what_is_undone_for_one_caller_does_not_hold_up_the_others(postgres: Postgres) -> None:

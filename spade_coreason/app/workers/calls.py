@@ -36,7 +36,6 @@ from ..background_tasks import BackgroundTasks
 log = logging.getLogger(__name__)
 
 _CHECK_S = 1.0
-"""The time after which a caller looks for its answer without being told, and for a worker that has ended."""
 _STOP_S = 0.2
 """The time between two looks of a caller for a wish to end early."""
 _MOVES = 30
@@ -130,7 +129,8 @@ class WorkerCalls:
     """The calls that this worker makes and answers.
 
     `find_target` returns what is asked: the agent with a bare JID, or for "" the worker itself; None if it is not here.
-    `find_door` returns the door of an agent.
+    `find_door` returns the door of an agent. Every `check_s` seconds a caller looks for its answer without being told, and for
+    a worker that has ended.
     """
 
     def __init__(
@@ -138,8 +138,10 @@ class WorkerCalls:
         calls: CallTable,
         find_target: Callable[[str], RunningAgent | RunningWorker | None],
         find_door: Callable[[str], RunningDoor | None] = lambda agent: None,
+        check_s: float = _CHECK_S,
     ) -> None:
         self._calls = calls
+        self._check_s = check_s
         self._find_target = find_target
         self._find_door = find_door
         self._wake = asyncio.Event()
@@ -243,7 +245,7 @@ class WorkerCalls:
             answered = self._waiting[call] = asyncio.get_running_loop().create_future()
             while not answered.done():
                 self._wake.set()  # the answer may be there before it is waited for
-                await asyncio.wait([answered], timeout=_CHECK_S if should_go_on is None else _STOP_S)
+                await asyncio.wait([answered], timeout=self._check_s if should_go_on is None else _STOP_S)
                 if should_go_on is not None and not is_stopped and not should_go_on():
                     is_stopped = True
                     await self._calls.stop(call, worker)
