@@ -64,7 +64,7 @@ test-all: test test-release
 ATTACK_SECONDS ?= 60
 # On each server, for two and three workers with 20 and 100 agents each: 200 kills in sum, 50 freezes, 20 splits of each kind and 20 restarts.
 WORKER_FAULTS ?= --fault 'kill -9=13' --fault 'kill -9 and start=12' --fault 'SIGSTOP=7' --fault 'split from PostgreSQL=3' \
-  --fault 'split from the XMPP server=3' --fault 'rolling restart=3' --fault 'PostgreSQL restarted=1'
+  --fault 'split from the XMPP server=3' --fault 'rolling restart=3' --fault 'rolling upgrade=1' --fault 'PostgreSQL restarted=1'
 chaos: $(VENV)/.ready
 	@OCCUPANTS=998 $(BIN)/pytest tests/xmpp/muc/test_crowds.py
 	@CHAOS_ROUNDS=5000 $(BIN)/pytest tests/memory/interaction/test_journal.py -k killed_at_any_instant
