@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from spade_coreason.app.workers.shares import NOBODY, Change, choose_change, group_agents, is_away
+from spade_coreason.app.workers.shares import NOBODY, Change, choose_change, group_agents, is_away, must_look
 from spade_coreason.storage import Reach
 
 A, B, C, D = "a@x", "b@x", "c@x", "d@x"
@@ -86,6 +86,23 @@ def test_a_worker_is_away_if_only_others_reach_the_server(
     case: str, own: Reach | None, other: Reach | None, wanted: bool
 ) -> None:
     assert is_away(own, [None, other]) is wanted, case
+
+
+@pytest.mark.parametrize(
+    ("case", "own", "other", "wanted"),
+    [
+        ("another one has lost the server since", Reach(True, 0, 6), Reach(False, 5, 7), True),
+        ("this one reached it later", Reach(True, 0, 8), Reach(False, 5, 7), False),
+        ("it does not reach the server itself", Reach(False, 5, 6), Reach(False, 5, 7), False),
+        ("the other one reaches it", Reach(True, 0, 6), Reach(True, 0, 7), False),
+        ("it has not looked yet", None, Reach(False, 5, 7), False),
+        ("the other one has not looked yet", Reach(True, 0, 6), None, False),
+    ],
+)
+def test_a_worker_looks_for_another_one_that_has_lost_the_server(
+    case: str, own: Reach | None, other: Reach | None, wanted: bool
+) -> None:
+    assert must_look(own, [None, own, other]) is wanted, case
 
 
 class Service:

@@ -212,6 +212,24 @@ async def test_a_lease_is_renewed_while_a_transaction_is_open_and_lost_when_the_
         await renewed.renewal.stop()
 
 
+async def test_what_is_due_is_stored_at_once_and_told_to_the_other_workers(postgres: Postgres) -> None:
+    url = postgres.url()
+    async with open_worker(url, 3600) as database, open_worker(url, 3600, "two") as other:
+        here, there = (Renewed(each, WorkerTerms(name, 3600)) for each, name in ((database, "one"), (other, "two")))
+        for each in (here, there):
+            each.renewal.start()
+        await eventually(lambda: here.calls == there.calls == ["renewed"])
+        now = time.monotonic()
+        here.renewal.note_reach(leases.Reach(True, now, now), False)
+        here.renewal.note_reach(leases.Reach(False, now, now), True)
+        await eventually(lambda: there.calls == ["renewed", "renewed"])
+        reach = (await other.write(leases.read_leases)).get_reach(worker_of(database))
+        assert reach is not None
+        assert not reach.is_reached
+        for each in (here, there):
+            await each.renewal.stop()
+
+
 async def test_a_blocked_event_loop_loses_the_lease(postgres: Postgres) -> None:
     async with open_worker(postgres.url(), 60) as database:
         renewed = Renewed(database, WorkerTerms("one", 1), blocked_s=0.5)

@@ -22,7 +22,7 @@ from .canary import Canary
 from .colleagues import ABSENT, Colleagues
 from .directory import SharedDirectory
 from .doors import RemoteDoors
-from .shares import group_agents
+from .shares import group_agents, must_look
 from .workforce import Workforce
 
 log = logging.getLogger(__name__)
@@ -67,7 +67,7 @@ class Membership:
             lambda: [host.connection for host in hosted.hosts.values()],
             lambda: open_stream(jid_domain(jids[0]), hosted.endpoint),
             terms.lease_s,
-            lambda reach: setattr(renewal, "reach", reach),
+            renewal.note_reach,
         )
 
     def open(self, stack: AsyncExitStack) -> None:
@@ -148,6 +148,9 @@ class Membership:
 
     async def note(self, table: LeaseTable) -> None:
         """Take the leases as they are now."""
+        me = self.workforce.leases.worker
+        if must_look(table.get_reach(me), [worker.reach for worker in table.active if not worker.is_away]):
+            self._canary.ask()
         await self.remote_doors.note(table)
 
     async def take(self, agents: Sequence[str]) -> None:
@@ -175,7 +178,7 @@ class Membership:
             grace_s = self._settings.limits.grace_s
             if not reaches_server:
                 host.connection.cut("the XMPP server cannot be reached")
-                grace_s = min(grace_s, self._settings.workers.lease_s)
+                grace_s = min(grace_s, self._settings.workers.lease_s / 4)
             try:
                 await host.stop(grace_s)
             except Exception:

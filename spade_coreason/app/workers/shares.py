@@ -37,6 +37,13 @@ def is_away(reach: Reach | None, others: Iterable[Reach | None]) -> bool:
     return any(other.began_at <= reach.began_at and reach.ended_at <= other.ended_at for other in reaching)
 
 
+def must_look(own: Reach | None, reaches: Iterable[Reach | None]) -> bool:
+    """Return True if another worker has lost the XMPP server, and waits for a later sign that this one reaches it."""
+    if own is None or not own.is_reached:
+        return False
+    return any(not reach.is_reached and own.ended_at < reach.ended_at for reach in reaches if reach is not None)
+
+
 def choose_change(
     me: int,
     active: Sequence[int],

@@ -56,8 +56,7 @@ class LeaseRenewal:
         self.snapshot = "{}"
         """The state that the worker publishes, as JSON. It is stored with the next renewal."""
         self._stored_snapshot = ""
-        self.reach: Reach | None = None
-        """The result of its last look for the XMPP server, by `time.monotonic`; None before the first."""
+        self._reach: Reach | None = None
         self._url = database.url
         self._worker = worker
         self._terms = terms
@@ -72,6 +71,7 @@ class LeaseRenewal:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_over = threading.Event()
         self._wake = asyncio.Event()
+        self._tells_others = False
 
     def start(self) -> None:
         """Begin. The lease has just been taken."""
@@ -80,10 +80,23 @@ class LeaseRenewal:
     async def stop(self) -> None:
         """End the renewals."""
         self._is_over.set()
+        self._renew_now()
+        await asyncio.to_thread(self._thread.join)
+
+    def note_reach(self, reach: Reach, is_due: bool) -> None:
+        """Store the result of the last look for the XMPP server, by `time.monotonic`, with the next renewal.
+
+        If it is due, that comes now, and the other workers are told.
+        """
+        self._reach = reach
+        if is_due:
+            self._tells_others = True
+            self._renew_now()
+
+    def _renew_now(self) -> None:
         if self._loop is not None:
             with suppress(RuntimeError):  # it has ended already
                 self._loop.call_soon_threadsafe(self._wake.set)
-        await asyncio.to_thread(self._thread.join)
 
     @property
     def interval_s(self) -> float:
@@ -157,14 +170,16 @@ class LeaseRenewal:
         interval_s = self.interval_s
         while not self._is_over.is_set():
             began_at = time.monotonic()
-            reach = self.reach or Reach(False, began_at, began_at)
+            self._wake.clear()
+            tells_others, self._tells_others = self._tells_others, False
+            looked, reach = self._reach is not None, self._reach or Reach(False, began_at, began_at)
             snapshot = self.snapshot
             found = await driver.fetchval(
                 RENEW_SQL,
                 self._worker,
                 self._terms.lease_micros,
                 snapshot if snapshot != self._stored_snapshot else None,
-                None if self.reach is None else reach.is_reached,
+                reach.is_reached if looked else None,
                 round((began_at - reach.began_at) * 1_000_000),
                 round((began_at - reach.ended_at) * 1_000_000),
             )
@@ -175,6 +190,8 @@ class LeaseRenewal:
             if began_at - self._renewed_at > self._terms.lease_s / 2:
                 self._settled_at = began_at + self._terms.lease_s / 2
             self._renewed_at = began_at
+            if tells_others:
+                await driver.execute(f"NOTIFY {LEASES_CHANNEL}")
             self._stored_snapshot = snapshot
             if self._is_lapsed:
                 self._is_lapsed = False
