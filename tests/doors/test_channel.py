@@ -3,20 +3,55 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack
+import itertools
+import threading
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, contextmanager
 from typing import Any
 from uuid import uuid4
 
 import pytest
+from sqlalchemy import Engine, event
 
 from spade_coreason import AgentRequest, Response, Session
 from spade_coreason.contracts.questions import QuestionState
 from spade_coreason.doors.channel import _MAX_UNREAD_CHARACTERS, DoorChannel, DoorEvent, DoorReply
 from tests.support.door_agents import Desk, make_caller, read_all, run_behind_doors, texts_of
 from tests.support.records import AGENT
-from tests.support.wait import eventually
+from tests.support.wait import TIMEOUT_S, eventually
 
 WEBSITE, SHOP = make_caller("website"), make_caller("shop")
+
+
+class SlowPainter(Desk):
+    """An agent that asks a person, and answers once it is released."""
+
+    async def assist(self, request: AgentRequest, session: Session, response: Response) -> None:
+        answer = await response.ask_person("Which colour?")
+        self.done.append(answer.text)
+        await self.release.wait()
+        await response.markdown("painted")
+
+
+@contextmanager
+def hold_second_result(has_read: threading.Event, may_go_on: threading.Event) -> Iterator[None]:
+    """Hold what is read of a repeated request for the second time, in the thread that has read it, until it may go on.
+
+    The first time its row was another one, because its question was not answered.
+    """
+    reads = itertools.count(1)
+
+    def hold(*query: Any) -> None:
+        if "coalesce(inbox.channel" in query[2] and next(reads) == 2:
+            has_read.set()
+            assert may_go_on.wait(TIMEOUT_S)
+
+    event.listen(Engine, "after_cursor_execute", hold)
+    try:
+        yield
+    finally:
+        may_go_on.set()
+        event.remove(Engine, "after_cursor_execute", hold)
 
 
 async def test_a_request_is_answered_and_stored(url: str) -> None:
@@ -163,6 +198,33 @@ async def test_a_request_is_found_whose_question_is_answered_while_it_is_read(ur
         assert await state in ("running", "answered")
 
 
+async def test_a_reply_is_found_whose_turn_ends_while_it_is_read(url: str) -> None:
+    desk, request_id = SlowPainter(), uuid4()
+    has_read, has_ended = threading.Event(), threading.Event()
+    async with run_behind_doors(url, desk) as running, AsyncExitStack() as busy:
+        agent, runner = running.agent, running.runtime.runner
+        database = agent.repository.database
+        await read_all(await agent.ask(WEBSITE, {"query": "paint"}, request_id=request_id))
+        [asked_here] = await agent.find_questions(WEBSITE)
+        [question] = await agent.repository.questions.find_by_code(asked_here.code)
+        for _ in range(database.reader_connections):
+            await busy.enter_async_context(database._reader_slots)
+        fetching = asyncio.create_task(agent.fetch(WEBSITE, request_id, waits=True))
+        await eventually(lambda: bool(database._reader_slots._waiters))
+        answer = {"text": "red", "person": WEBSITE.address}
+        await runner.control.settle_question(question, QuestionState.ANSWERED, answer, WEBSITE.address)
+        with hold_second_result(has_read, has_ended):
+            await busy.aclose()
+            await eventually(has_read.is_set)
+            desk.release.set()
+            await runner.wait_until_idle()
+            has_ended.set()
+            reply = await fetching
+        assert reply is not None
+        events = await read_all(reply)
+        assert (texts_of(events)[-1], events[-1].type) == ("Which colour?\n\npainted", "request.completed")
+
+
 async def test_a_key_for_a_person_counts_for_them_and_has_none_of_their_data(url: str) -> None:
     caller = make_caller("ada-laptop", "ada@localhost")
     desk = Desk()
@@ -208,13 +270,6 @@ async def test_a_fetch_that_is_cancelled_leaves_no_reply_open(url: str) -> None:
 
 
 async def test_who_waits_at_another_address_is_told_if_the_answer_cannot_be_read(url: str) -> None:
-    class SlowPainter(Desk):
-        async def assist(self, request: AgentRequest, session: Session, response: Response) -> None:
-            answer = await response.ask_person("Which colour?")
-            self.done.append(answer.text)
-            await self.release.wait()
-            await response.markdown("painted")
-
     desk, request_id = SlowPainter(), uuid4()
     async with run_behind_doors(url, desk) as running:
         agent = running.agent
