@@ -647,7 +647,7 @@ class WebSettings(Section):
 class WorkerSettings(Section):
     """The workers: platforms that share the agents of one PostgreSQL, with `server.mode: external`."""
 
-    lease_s: Annotated[float, NotBool, Field(ge=1, le=60)] = 6
+    lease_s: Annotated[float, NotBool, Field(ge=1, le=60)] = 5
     """The seconds for which each renewal of a worker's lease holds. A worker that fails is replaced after up to so many seconds
     and a quarter. All workers need the same.
     """
