@@ -118,6 +118,25 @@ async def test_a_worker_is_replaced_when_its_lease_ends_and_not_only_at_the_next
         await workforce.end()
 
 
+async def test_a_worker_that_leaves_serves_an_agent_until_another_worker_has_time_for_it(postgres: Postgres) -> None:
+    url, serving, agents = postgres.url(), ServedAgents(), [f"agent{number}@localhost" for number in range(10)]
+    async with open_worker(url, "one", 60) as (database, terms):
+        workforce = Workforce(Leases(database), renew(database, terms), [(agent,) for agent in agents], serving)
+        await workforce.join()
+        async with open_worker(url, "two", 60) as (other, _):
+            leaving = asyncio.create_task(workforce.leave())
+            free = "SELECT agent FROM leases WHERE worker IS NULL"
+            await eventually(lambda: len(execute(url, free)) == 8)
+            for _ in range(20):
+                await Leases(other).read()
+            assert len(serving.list_agents()) == 2
+            claimed, _ = await Leases(other).change(lambda table: agents[:], replaces=False)
+            assert len(claimed) == 8
+            await leaving
+        assert serving.list_agents() == []
+        await workforce.end()
+
+
 async def test_the_lease_of_an_agent_that_cannot_be_given_back_cleanly_is_free(
     postgres: Postgres, expected_errors: ExpectedErrors
 ) -> None:

@@ -23,6 +23,8 @@ log = logging.getLogger(__name__)
 _RELEASES = 8
 """The number of agents that are given back at the same time."""
 _RETRY_S = 0.5
+_LOOKS = 12
+"""The number of looks, in the time between two renewals, whether another worker has taken an agent."""
 _AFTER_EXPIRY_S = 0.02
 _JOIN_S = 15.0
 """The time that a start waits for its share. A worker gives an agent back when its running turns have ended."""
@@ -129,7 +131,7 @@ class Workforce:
 
     async def hand_over(self, agents: Sequence[str]) -> bool:
         """Begin to give agents back, and take none until `take_share`. Return False, and do nothing, without another worker."""
-        if all(worker.id == self.leases.worker for worker in (await self.leases.read()).active):
+        if not await self._has_others():
             return False
         self._hands_over = True
         await self.leases.set_leaving(True)
@@ -230,6 +232,9 @@ class Workforce:
     async def _release(self, agents: Sequence[str], reason: str, *, reaches_server: bool = True) -> None:
         slots = asyncio.Semaphore(_RELEASES if reaches_server else len(agents))
         self._leaving_agents.update(agents)
+        in_turn = False
+        with suppress(StoreError):
+            in_turn = reaches_server and await self._has_others()
 
         async def release(agent: str) -> None:
             cut_off: Sequence[int] = ()
@@ -249,8 +254,21 @@ class Workforce:
                             return  # others take it
                         await asyncio.sleep(_RETRY_S)
                 self._leaving_agents.discard(agent)
+                if in_turn:
+                    await self._wait_until_taken(agent)
 
         await asyncio.gather(*map(release, agents))
+
+    async def _has_others(self) -> bool:
+        return any(worker.id != self.leases.worker for worker in (await self.leases.read()).active)
+
+    async def _wait_until_taken(self, agent: str) -> None:
+        """Wait a moment until another worker takes an agent. Those that are still served here do not wait in line there."""
+        with suppress(StoreError):
+            for _ in range(_LOOKS):
+                await asyncio.sleep(self._renewal.interval_s / _LOOKS)
+                if (await self.leases.find_owner(agent))[1] is not None:
+                    return
 
     async def _run(self) -> None:
         while True:
