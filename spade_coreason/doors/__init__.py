@@ -13,7 +13,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "keys": ["KeyRing"],
         "channel": ["DoorEvent", "DoorReply", "NOT_STORED"],
         "caller": ["Caller"],
-        "running_door": ["Accepted", "LocalDoor", "UnansweredRequest", "Reader", "RunningDoor"],
+        "running_door": ["Accepted", "LocalDoor", "Reader", "RunningDoor"],
         "openai.routes": ["make_openai_routes"],
         "mcp.routes": ["make_mcp_routes"],
         "server": ["DoorRoutes", "WebServer", "check_address"],

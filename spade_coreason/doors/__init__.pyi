@@ -32,7 +32,6 @@ from .running_door import (
     LocalDoor as LocalDoor,
     Reader as Reader,
     RunningDoor as RunningDoor,
-    UnansweredRequest as UnansweredRequest,
 )
 from .server import (
     DoorRoutes as DoorRoutes,

@@ -24,30 +24,11 @@ class UnansweredRequest(NamedTuple):
     request: str
 
 
-class AgentDoor(Protocol):
-    """An agent as doors ask it. All methods raise ConnectionError while it does not run."""
-
-    @property
-    def is_open(self) -> bool:
-        """True while the agent runs."""
-        ...
+class DoorQueries(Protocol):
+    """The methods of a door whose arguments and results become JSON. None of `RunningAgent` has the same name."""
 
     async def is_allowed(self, caller: Caller) -> bool:
         """Return True if a caller may ask now."""
-        ...
-
-    async def is_paused(self) -> bool:
-        """Return True while an operator has paused the agent."""
-        ...
-
-    async def ask(
-        self, caller: Caller, request: AgentRequest, thread: str | None, metadata: Mapping[str, Any], *, waits: bool
-    ) -> DoorReply:
-        """Put a request in, and return its reply."""
-        ...
-
-    async def fetch(self, caller: Caller, request_id: UUID, *, waits: bool) -> DoorReply | None:
-        """Return the reply to an earlier request of a caller. None without such a request."""
         ...
 
     async def find_state(self, caller: Caller, request_id: UUID) -> RequestState | None:
@@ -64,6 +45,29 @@ class AgentDoor(Protocol):
 
     async def list_open(self, caller: Caller) -> list[UnansweredRequest]:
         """Return the requests of a caller that are not answered."""
+        ...
+
+
+class AgentDoor(DoorQueries, Protocol):
+    """An agent as doors ask it. All methods raise ConnectionError while it does not run."""
+
+    @property
+    def is_open(self) -> bool:
+        """True while the agent runs."""
+        ...
+
+    async def is_paused(self) -> bool:
+        """Return True while an operator has paused the agent."""
+        ...
+
+    async def ask(
+        self, caller: Caller, request: AgentRequest, thread: str | None, metadata: Mapping[str, Any], *, waits: bool
+    ) -> DoorReply:
+        """Put a request in, and return its reply."""
+        ...
+
+    async def fetch(self, caller: Caller, request_id: UUID, *, waits: bool) -> DoorReply | None:
+        """Return the reply to an earlier request of a caller. None without such a request."""
         ...
 
 
@@ -155,8 +159,8 @@ class Accepted(NamedTuple):
     is_new: bool | None
 
 
-class RunningDoor(Protocol):
-    """The door of an agent, as another worker asks its worker. All arguments and results have types, and become JSON."""
+class RunningDoor(DoorQueries, Protocol):
+    """The door of an agent, as another worker asks its worker."""
 
     async def ask_door(
         self, reader: Reader, caller: Caller, request: AgentRequest, thread: str | None, metadata: dict[str, Any], waits: bool
@@ -166,24 +170,4 @@ class RunningDoor(Protocol):
 
     async def fetch_at_door(self, reader: Reader, caller: Caller, request_id: UUID, waits: bool) -> Accepted | None:
         """Send the reply to an earlier request to a reader. Return None without such a request."""
-        ...
-
-    async def is_allowed_at_door(self, caller: Caller) -> bool:
-        """Return True if a caller may ask now."""
-        ...
-
-    async def find_state_at_door(self, caller: Caller, request_id: UUID) -> RequestState | None:
-        """Return the state of a request of a caller, or None."""
-        ...
-
-    async def cancel_at_door(self, caller: Caller, request_id: UUID) -> bool:
-        """Cancel a request of a caller that is not answered. Return False if there is none."""
-        ...
-
-    async def find_request_at_door(self, caller: Caller, request_id: UUID) -> KnownRequest | None:
-        """Return a request of a caller as it is stored, or None."""
-        ...
-
-    async def list_open_at_door(self, caller: Caller) -> list[UnansweredRequest]:
-        """Return the requests of a caller that are not answered."""
         ...

@@ -27,11 +27,9 @@ from ...doors import (
     LocalDoor,
     Reader,
     RunningDoor,
-    UnansweredRequest,
 )
 from ...exceptions import StoreError
-from ...runtime import RequestState
-from ...storage import MAX_MESSAGE_BYTES, AgentRepository, Commit, Database, KnownRequest, Leases, LeaseTable, WorkerMailbox
+from ...storage import MAX_MESSAGE_BYTES, AgentRepository, Commit, Database, Leases, LeaseTable, WorkerMailbox
 from .calls import WorkerCalls
 
 log = logging.getLogger(__name__)
@@ -295,11 +293,9 @@ class RemoteDoor:
     def __init__(self, doors: RemoteDoors, agent: str) -> None:
         self._remote = doors
         self._agent = agent
-        self._door = doors.calls.door(agent)
-
-    async def is_allowed(self, caller: Caller) -> bool:
-        """Return True if a caller may ask now."""
-        return await self._door.is_allowed_at_door(caller)
+        self._door = door = doors.calls.door(agent)
+        self.is_allowed, self.find_state, self.cancel = door.is_allowed, door.find_state, door.cancel
+        self.find_request, self.list_open = door.find_request, door.list_open
 
     async def is_paused(self) -> bool:
         """Return True while an operator has paused the agent."""
@@ -338,22 +334,6 @@ class RemoteDoor:
         incoming.accept(accepted)
         return incoming.reply
 
-    async def find_state(self, caller: Caller, request_id: UUID) -> RequestState | None:
-        """Return the state of a request of a caller, or None."""
-        return await self._door.find_state_at_door(caller, request_id)
-
-    async def cancel(self, caller: Caller, request_id: UUID) -> bool:
-        """Cancel a request of a caller that is not answered. Return False if there is none."""
-        return await self._door.cancel_at_door(caller, request_id)
-
-    async def find_request(self, caller: Caller, request_id: UUID) -> KnownRequest | None:
-        """Return a request of a caller as it is stored, or None."""
-        return await self._door.find_request_at_door(caller, request_id)
-
-    async def list_open(self, caller: Caller) -> list[UnansweredRequest]:
-        """Return the requests of a caller that are not answered."""
-        return await self._door.list_open_at_door(caller)
-
 
 class _Source:
     """The origin of a reply that comes from another worker (`ReplySource`)."""
@@ -373,6 +353,8 @@ class _ServedDoor:
     def __init__(self, doors: RemoteDoors, door: LocalDoor) -> None:
         self._doors = doors
         self._door = door
+        self.is_allowed, self.find_state, self.cancel = door.is_allowed, door.find_state, door.cancel
+        self.find_request, self.list_open = door.find_request, door.list_open
 
     async def ask_door(
         self, reader: Reader, caller: Caller, request: AgentRequest, thread: str | None, metadata: dict[str, Any], waits: bool
@@ -394,26 +376,6 @@ class _ServedDoor:
     def _deliver(self, reader: Reader, reply: DoorReply, is_new: bool | None) -> Accepted:
         self._doors.deliver(reader, reply)
         return Accepted(self._doors.worker, self._doors.mailbox.address, is_new)
-
-    async def is_allowed_at_door(self, caller: Caller) -> bool:
-        """Return True if a caller may ask now."""
-        return await self._door.is_allowed(caller)
-
-    async def find_state_at_door(self, caller: Caller, request_id: UUID) -> RequestState | None:
-        """Return the state of a request of a caller, or None."""
-        return await self._door.find_state(caller, request_id)
-
-    async def cancel_at_door(self, caller: Caller, request_id: UUID) -> bool:
-        """Cancel a request of a caller that is not answered."""
-        return await self._door.cancel(caller, request_id)
-
-    async def find_request_at_door(self, caller: Caller, request_id: UUID) -> KnownRequest | None:
-        """Return a request of a caller as it is stored, or None."""
-        return await self._door.find_request(caller, request_id)
-
-    async def list_open_at_door(self, caller: Caller) -> list[UnansweredRequest]:
-        """Return the requests of a caller that are not answered."""
-        return await self._door.list_open(caller)
 
 
 def _split(text: bytes, size: int) -> list[str]:
