@@ -18,7 +18,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         ],
         "export": ["export_cut", "export_person", "export_waiting"],
         "history_windows": ["HistoryWindows"],
-        "interaction.entry_store": ["Addition", "find_new_lines"],
+        "interaction.entry_store": ["Addition"],
         "interaction.file": ["MemoryLimits"],
         "interaction.format": ["Entry", "LinesByConversation", "check_entry", "decode_entries", "encode_entry"],
         "interaction.moving": [

@@ -22,7 +22,6 @@ from .history_windows import (
 )
 from .interaction.entry_store import (
     Addition as Addition,
-    find_new_lines as find_new_lines,
 )
 from .interaction.file import (
     MemoryLimits as MemoryLimits,

@@ -29,6 +29,11 @@ class MemoryRow(NamedTuple):
     conversation_id: str
     entry: str
 
+    @property
+    def line(self) -> bytes:
+        """The JSON with a line break, in UTF-8."""
+        return self.entry.encode() + b"\n"
+
 
 class MemoryRepository:
     """The entries of one agent in a database that has memories.

@@ -73,9 +73,6 @@ class EntryStore(Protocol):
     def merge(self, lines_by_conversation: LinesByConversation) -> int:
         """Add imported entries that are not stored yet, each to its conversation. Return how many were added."""
 
-    def find_new(self, lines_by_conversation: LinesByConversation) -> LinesByConversation:
-        """Return the entries that `merge` would add."""
-
     def sync(self) -> None:
         """Complete the deferred syncs. Raise StoreError until they can be completed."""
 
@@ -84,3 +81,9 @@ def find_new_lines(lines: bytes | bytearray, stored: bytes | bytearray) -> list[
     """Return the lines that are not among the stored ones."""
     known = set(bytes(stored).splitlines())
     return [line for line in bytes(lines).splitlines(keepends=True) if line[:-1] not in known]
+
+
+def find_new(lines_by_conversation: LinesByConversation, read_lines: Callable[[str], bytes]) -> LinesByConversation:
+    """Return the entries that are not stored yet. `read_lines` returns the stored lines of a conversation."""
+    found = {name: find_new_lines(lines, read_lines(name)) for name, lines in lines_by_conversation.items()}
+    return {name: bytearray(b"".join(new)) for name, new in found.items() if new}

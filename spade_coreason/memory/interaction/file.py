@@ -279,11 +279,6 @@ class MemoryFile:
                 self._fold(content, merged)
             return count
 
-    def find_new(self, lines_by_conversation: LinesByConversation) -> LinesByConversation:
-        """Return the entries that `merge` would add."""
-        found = {name: find_new_lines(lines, self.read_lines(name)) for name, lines in lines_by_conversation.items()}
-        return {name: bytearray(b"".join(new)) for name, new in found.items() if new}
-
     def _fold(self, content: MemoryContent, lines_by_conversation: LinesByConversation) -> None:
         # Only the holder of the lock writes, so one name is enough. The rest of a killed process is overwritten.
         replacement_path = self.path.with_name(f".{self.path.name}.tmp")

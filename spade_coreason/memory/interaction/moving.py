@@ -19,6 +19,7 @@ from .disk import OSErrorTranslator, sync_directory, write_replacement
 from .file import MemoryFile
 from .format import LinesByConversation, dump, file_name, new_document, spade_llm_file_name
 from .store import AgentInteractionMemory
+from .table import group_lines
 
 log = logging.getLogger(__name__)
 
@@ -134,9 +135,7 @@ def move_rows_to_files(rows: UnpackedMemories, directory: Path) -> None:
     """Move the rows of a backup to its files."""
     directory.mkdir(mode=0o700, exist_ok=True)
     for agent_id in rows.list_agents():
-        entries: LinesByConversation = {}
-        for row in rows.load(agent_id):
-            entries.setdefault(row.conversation_id, bytearray()).extend(row.entry.encode() + b"\n")
+        entries = group_lines(rows.load(agent_id))
         for damaged in _find_own_files(directory, agent_id):  # another one would be in the database
             damaged.rename(damaged.with_name(f"{damaged.name}.damaged"))
         write_replacement(directory / file_name(agent_id), dump(new_document(agent_id), entries), None)

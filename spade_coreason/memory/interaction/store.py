@@ -15,7 +15,7 @@ from typing import Literal, TypeVar
 from ...concurrency import LoopLock
 from ...exceptions import MemoryFileError, StoreError
 from .disk import sync_directory, write_replacement
-from .entry_store import Addition, EntryStore
+from .entry_store import Addition, EntryStore, find_new
 from .file import MemoryFile, MemoryLimits as MemoryLimits
 from .format import (
     LinesByConversation,
@@ -175,7 +175,7 @@ class AgentInteractionMemory:
 
     def read_new(self, path: str | os.PathLike[str]) -> LinesByConversation:
         """Return the information of such a file that is new, for `merge`. It raises what `import_file` does."""
-        return self._store.find_new(self._parse_file(path))
+        return find_new(self._parse_file(path), self._store.read_lines)
 
     def _parse_file(self, path: str | os.PathLike[str]) -> LinesByConversation:
         source = Path(path)
@@ -306,7 +306,7 @@ class AgentInteractionMemory:
     async def aread_new(self, path: str | os.PathLike[str]) -> LinesByConversation:
         """`read_new` without blocking the event loop."""
         lines_by_conversation = await asyncio.to_thread(self._parse_file, path)
-        return await self._run(partial(self._store.find_new, lines_by_conversation))
+        return await self._run(partial(find_new, lines_by_conversation, self._store.read_lines))
 
     async def aexport_file(self, path: str | os.PathLike[str]) -> int:
         """`export_file` without blocking the event loop."""

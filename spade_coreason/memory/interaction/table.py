@@ -6,7 +6,7 @@ import asyncio
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -23,7 +23,7 @@ from ...storage import (
     run_waiting,
     wait_for,
 )
-from .entry_store import Addition, find_new_lines
+from .entry_store import Addition, find_new
 from .format import Entry, LinesByConversation, decode_entries
 from .turn_sync import CURRENT_DEFERRED_SYNCS
 
@@ -39,7 +39,7 @@ _MAX_SIZES = 10_000
 class _PendingChange:
     """Entries that are added and removed in one transaction, until it is durable."""
 
-    added: dict[int, MemoryRow]
+    added: Sequence[MemoryRow]
     removed: frozenset[int]
     is_awaited: bool
     """True if a caller waits for it, and gets its error. Otherwise it is deferred: a sync writes it again if it has failed."""
@@ -104,7 +104,7 @@ class MemoryTable:
     def read_lines(self, conversation_id: str) -> bytes:
         """Return the lines of a conversation, for `format.decode_entries`."""
         rows = self._perform(partial(self._read_rows, conversation_id))
-        return b"".join(row.entry.encode() + b"\n" for row in rows)
+        return b"".join(row.line for row in rows)
 
     def list_conversations(self) -> list[str]:
         """Return the ids of the conversations that have entries, in the order in which they began."""
@@ -112,30 +112,26 @@ class MemoryTable:
 
     def read_all(self) -> LinesByConversation:
         """Return the lines of all conversations that have entries, in the order in which they began."""
-        found: LinesByConversation = {}
-        for row in self._perform(self._read_rows):
-            found.setdefault(row.conversation_id, bytearray()).extend(row.entry.encode() + b"\n")
-        return found
+        return group_lines(self._perform(self._read_rows))
+
+    def _pending(self) -> tuple[list[MemoryRow], set[int]]:
+        """Return the rows that the changes which are not durable add, and the ids of the rows that they remove."""
+        changes = list(self._changes)
+        removed = {row_id for change in changes for row_id in change.removed}
+        return [row for change in changes for row in change.added if row.id not in removed], removed
 
     def _read_rows(self, conversation_id: str | None = None) -> list[MemoryRow]:
-        changes = list(self._changes)  # before the read: what becomes durable meanwhile is in one of the two
+        added, removed = self._pending()  # before the read: what becomes durable meanwhile is in one of the two
         rows = {row.id: row for row in self._repository.load(conversation_id)}
-        for change in changes:
-            added = change.added.items()
-            rows |= {row_id: row for row_id, row in added if conversation_id in (None, row.conversation_id)}
-            for row_id in change.removed:
-                rows.pop(row_id, None)
-        return [rows[row_id] for row_id in sorted(rows)]
+        rows |= {row.id: row for row in added if conversation_id in (None, row.conversation_id)}
+        return [rows[row_id] for row_id in sorted(rows.keys() - removed)]
 
     def _list_conversations(self) -> list[str]:
-        if not (changes := list(self._changes)):
+        added, removed = self._pending()
+        if not (added or removed):
             return self._repository.list_conversations()
-        names = self._repository.load_ids()
-        for change in changes:
-            names |= {row_id: row.conversation_id for row_id, row in change.added.items()}
-            for row_id in change.removed:
-                names.pop(row_id, None)
-        return list(dict.fromkeys(names[row_id] for row_id in sorted(names)))
+        names = self._repository.load_ids() | {row.id: row.conversation_id for row in added}
+        return list(dict.fromkeys(names[row_id] for row_id in sorted(names.keys() - removed)))
 
     # Adding
 
@@ -185,12 +181,9 @@ class MemoryTable:
     def _measure(self, conversation_id: str) -> int:
         """Return the size of a conversation."""
         while (size := self._sizes.get(conversation_id)) is None:
-            version, changes = self._version, list(self._changes)
-            added = {row.id: row for change in changes for row in change.added.values()}
-            for row_id in (removed := {row_id for change in changes for row_id in change.removed}):
-                added.pop(row_id, None)
-            size = self._repository.measure(conversation_id, {*added, *removed})
-            size += sum(len(row.entry.encode()) + 1 for row in added.values() if row.conversation_id == conversation_id)
+            version, (added, removed) = self._version, self._pending()
+            size = self._repository.measure(conversation_id, removed.union(row.id for row in added))
+            size += sum(len(row.line) for row in added if row.conversation_id == conversation_id)
             if version == self._version:
                 self._set_size(conversation_id, size)
         return size
@@ -213,15 +206,12 @@ class MemoryTable:
 
     def _remove(self, conversation_ids: frozenset[str]) -> int:
         with self._exclusive():
-            changes = list(self._changes)
+            added, removed = self._pending()
             names = self._repository.load_ids(conversation_ids)
-            for change in changes:
-                added = (row for row in change.added.values() if row.conversation_id in conversation_ids)
-                names |= {row.id: row.conversation_id for row in added}
-                for row_id in change.removed:
-                    names.pop(row_id, None)
-            self._change([], names)
-            return len(set(names.values()))
+            names |= {row.id: row.conversation_id for row in added if row.conversation_id in conversation_ids}
+            found = names.keys() - removed
+            self._change([], found)
+            return len({names[row_id] for row_id in found})
 
     def remove_entries(self, conversation_id: str, is_removed: Callable[[Entry], bool]) -> int:
         """Remove the entries that a function chooses, all at once, and return how many there were."""
@@ -230,7 +220,7 @@ class MemoryTable:
     def _remove_entries(self, conversation_id: str, is_removed: Callable[[Entry], bool]) -> int:
         with self._exclusive():
             rows = self._read_rows(conversation_id)
-            entries = decode_entries(b"".join(row.entry.encode() + b"\n" for row in rows))
+            entries = decode_entries(b"".join(row.line for row in rows))
             removed = [row.id for row, entry in zip(rows, entries, strict=True) if is_removed(entry)]
             self._change([], removed)
             return len(removed)
@@ -241,19 +231,11 @@ class MemoryTable:
 
     def _merge(self, lines_by_conversation: LinesByConversation) -> int:
         with self._exclusive():
-            new = self._find_new(lines_by_conversation)
+            new = find_new(lines_by_conversation, self.read_lines)
             added = [(name, line) for name, lines in new.items() for line in bytes(lines).splitlines(keepends=True)]
             self._change(added, is_synced=True)  # the file that they come from may be deleted then
             self._forget_sizes()
             return len(added)
-
-    def find_new(self, lines_by_conversation: LinesByConversation) -> LinesByConversation:
-        """Return the entries that `merge` would add."""
-        return self._perform(partial(self._find_new, lines_by_conversation))
-
-    def _find_new(self, lines_by_conversation: LinesByConversation) -> LinesByConversation:
-        found = {name: find_new_lines(lines, self.read_lines(name)) for name, lines in lines_by_conversation.items()}
-        return {name: bytearray(b"".join(new)) for name, new in found.items() if new}
 
     @contextmanager
     def _exclusive(self) -> Iterator[None]:
@@ -272,7 +254,7 @@ class MemoryTable:
         if not added and not removed:
             return
         rows = [MemoryRow(self._repository.next_id(), name, line[:-1].decode()) for name, line in added]
-        change = _PendingChange({row.id: row for row in rows}, frozenset(removed), can_wait(), is_synced)
+        change = _PendingChange(rows, frozenset(removed), can_wait(), is_synced)
         self._submit(change)
         self._changes.append(change)
         if removed:
@@ -285,7 +267,7 @@ class MemoryTable:
             syncs.defer(self)
 
     def _submit(self, change: _PendingChange) -> None:
-        change.commit = self._repository.change(change.added.values(), change.removed, is_synced=change.is_synced)
+        change.commit = self._repository.change(change.added, change.removed, is_synced=change.is_synced)
         change.commit.on_stored(lambda _: self._changes.remove(change))
         change.commit.on_failed(partial(self._on_failed, change))
 
@@ -331,3 +313,11 @@ class MemoryTable:
             self._sync()
         finally:
             self._forget_sizes()
+
+
+def group_lines(rows: Iterable[MemoryRow]) -> LinesByConversation:
+    """Return the lines of rows by conversation."""
+    found: LinesByConversation = {}
+    for row in rows:
+        found.setdefault(row.conversation_id, bytearray()).extend(row.line)
+    return found

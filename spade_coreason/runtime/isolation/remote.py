@@ -50,7 +50,6 @@ from ...memory import (
     Usage,
     Variables,
     decode_entries,
-    find_new_lines,
 )
 from ...storage import Document
 from ..files import Files, Progress
@@ -655,11 +654,6 @@ class ForwardedEntries:
     def merge(self, lines_by_conversation: LinesByConversation) -> int:
         """Add imported entries that are not stored yet, each to its conversation. Return how many were added."""
         return int(self._call("memory.merge", {name: lines.decode() for name, lines in lines_by_conversation.items()}))
-
-    def find_new(self, lines_by_conversation: LinesByConversation) -> LinesByConversation:
-        """Return the entries that `merge` would add."""
-        found = {name: find_new_lines(lines, self.read_lines(name)) for name, lines in lines_by_conversation.items()}
-        return {name: bytearray(b"".join(new)) for name, new in found.items() if new}
 
     def fold(self) -> None:
         """Do nothing: nothing is on its way."""
