@@ -20,9 +20,9 @@ from spade_coreason.domain.jid import bare_jid
 from spade_coreason.storage import AgentRepository, WorkerTerms, open_database
 from spade_coreason.storage.backends.database import Database
 from tests.support.databases import execute
+from tests.support.hosting import write_settings
 from tests.support.servers.postgres import Postgres
 from tests.support.servers.server import XmppServer
-from tests.support.workers import write_settings
 
 from .child_process import ChildProcess, child_process
 from .opening import Hold, measure as measure_opening
@@ -176,13 +176,7 @@ async def _run_workers(server: XmppServer, postgres: Postgres, count: int) -> As
     with tempfile.TemporaryDirectory(prefix="benchmark-") as name:
         directory = Path(name)
         settings = {
-            "server": {
-                "mode": "external",
-                "domain": server.domain,
-                "host": server.host,
-                "port": server.port,
-                "tls": {"ca_file": str(server.ca_file)},
-            },
+            "server": server.settings,
             "data_dir": str(directory / "data"),
             "storage": {"url": url},
             "conversation": {"max_interactions": 0},

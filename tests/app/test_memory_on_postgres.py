@@ -48,9 +48,8 @@ class Service:
     def __init__(self, server: XmppServer, url: str, directory: Path, account: tuple[str, str]) -> None:
         self.url, self.directory = url, directory
         self.jid, self.password = account
-        tls = {"ca_file": str(server.ca_file)}
         self.configuration = {
-            "server": {"mode": "external", "host": server.host, "port": server.port, "tls": tls},
+            "server": server.settings,
             "storage": {"url": "${DB_URL}"},
             "agents": [{"jid": self.jid, "agent": f"{__name__}:FactsAgent", "password": "${AGENT_PASSWORD}"}],
         }

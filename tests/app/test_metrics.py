@@ -295,9 +295,6 @@ async def test_nothing_listens_without_the_section_and_only_this_machine_with_it
         elsewhere = address.replace("127.0.0.1", "127.0.0.2")
         with pytest.raises(OSError, match="refused"):
             await asyncio.to_thread(fetch, elsewhere)
-    settings = load_settings(write_configuration(tmp_path, "127.0.0.1:1"), tmp_path, {})
-    assert settings.metrics is not None
-    assert type(settings.metrics)().address == ("127.0.0.1", 9464)
 
 
 def _modules_of_a_platform_without_metrics() -> str:

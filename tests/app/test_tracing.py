@@ -24,6 +24,7 @@ from spade_coreason.exceptions import ConfigError
 from tests.support.a2a_server import run_a2a_server
 from tests.support.chat_completions import ChatCompletionsServer, CompletionStream
 from tests.support.errors import ExpectedErrors
+from tests.support.hosting import write_settings
 from tests.support.servers.clients import StockClient
 from tests.support.servers.server import XmppServer
 from tests.support.spans import RecordedSpans, attribute, record_spans
@@ -86,10 +87,7 @@ async def run(server: XmppServer, directory: Path, *agents: dict[str, Any], **tr
 
 def _load(directory: Path, values: dict[str, Any]) -> Settings:
     directory.mkdir(exist_ok=True)
-    file = directory / "platform.yaml"
-    file.write_text(json.dumps(values))
-    file.chmod(0o600)
-    return load_settings(file, directory, {})
+    return load_settings(write_settings(directory / "platform.yaml", values), directory, {})
 
 
 async def _account(server: XmppServer, agent: str, **options: Any) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import signal
 from pathlib import Path
 
@@ -19,14 +18,6 @@ LEASE_S = 3
 async def test_each_worker_shows_its_lease_its_agents_and_what_it_has_taken_over(
     prosody: XmppServer, postgres: Postgres, tmp_path: Path
 ) -> None:
-    def write_settings(name: str) -> tuple[Path, str]:
-        address = f"127.0.0.1:{find_free_ports(1)[0]}"
-        settings = json.loads((tmp_path / "platform.yaml").read_text())
-        file = tmp_path / f"{name}.yaml"
-        file.write_text(json.dumps({**settings, "data_dir": str(tmp_path / name), "metrics": {"listen": address}}))
-        file.chmod(0o600)
-        return file, address
-
     async def wait_for_values(address: str, owned: int, takeovers: int) -> None:
         scraped = await scrape_until(
             address,
@@ -38,7 +29,9 @@ async def test_each_worker_shows_its_lease_its_agents_and_what_it_has_taken_over
         assert 0 < (scraped("lease_seconds_left") or 0) <= LEASE_S
 
     async with run_workers(prosody, postgres, tmp_path, agents=3, lease_s=LEASE_S) as workers:
-        (one, first_address), (other, second_address) = write_settings("one"), write_settings("other")
+        first_address, second_address = (f"127.0.0.1:{port}" for port in find_free_ports(2))
+        one = workers.configure("one", metrics={"listen": first_address})
+        other = workers.configure("other", metrics={"listen": second_address})
         first = await workers.start(one)
         await wait_for_values(first_address, 3, 0)
         await workers.start(other)

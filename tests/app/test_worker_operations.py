@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import subprocess
 import time
 import urllib.error
 import urllib.request
@@ -62,18 +63,23 @@ class Machine:
 
     async def run(self, *arguments: str, code: int = 0) -> str:
         """Run a command. Return what it prints, or the error if it fails with `code`."""
-        command = (*arguments, "-c", str(self.configuration))
-        done = await asyncio.to_thread(run_command, *command, cwd=PROJECT, timeout_s=ANSWER_S)
+        done = await self._run(*arguments)
         assert done.returncode == code, (done.stdout, done.stderr)
         return done.stderr if code else done.stdout
 
-    async def read(self, *arguments: str, code: int = 0) -> Any:
+    async def read(self, *arguments: str) -> Any:
         """Run a command that prints JSON."""
-        done = await asyncio.to_thread(
-            run_command, *arguments, "--json", "-c", str(self.configuration), cwd=PROJECT, timeout_s=ANSWER_S
-        )
-        assert done.returncode == code, (done.stdout, done.stderr)
-        return json.loads(done.stdout)
+        return json.loads(await self.run(*arguments, "--json"))
+
+    async def wait_until_online(self) -> None:
+        """Wait until the status shows all agents online."""
+        deadline = time.monotonic() + ANSWER_S
+        while (await self._run("status")).returncode != 0:
+            assert time.monotonic() < deadline
+
+    async def _run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        command = (*arguments, "-c", str(self.configuration))
+        return await asyncio.to_thread(run_command, *command, cwd=PROJECT, timeout_s=ANSWER_S)
 
 
 class Service:
@@ -92,30 +98,26 @@ class Service:
         await self.workers.wait_for(*shares)
         return started
 
-    def find_process(self, agent: str) -> int:
-        """Return the id of the process that serves an agent."""
-        [row] = execute(
-            self.workers.url,
-            f"SELECT name FROM workers, leases WHERE workers.id = leases.worker AND leases.agent = '{agent}'",
-        )
-        return int(row["name"].rpartition(":")[2])
-
     async def ask_all(self) -> list[str]:
         """Ask all agents one after the other, and return their answers."""
         return [await self.alice.ask("hi", agent, timeout_s=ANSWER_S) for agent in self.agents]
 
+    async def begin_anew(self) -> None:
+        """Ask all agents until each answers as in its first turn."""
+        for agent in self.agents:
+            self.alice.send("hi", agent)
+            while (await self.alice.answer(ANSWER_S))["body"] != "1":
+                pass
+
 
 @asynccontextmanager
-async def run_service(server: XmppServer, postgres: Postgres, tmp_path: Path) -> AsyncIterator[Service]:
+async def run_service(server: XmppServer, postgres: Postgres, tmp_path: Path, *, agents: int = 2) -> AsyncIterator[Service]:
     agent = "tests.app.test_worker_operations:CountingAgent"
     async with (
-        run_workers(server, postgres, tmp_path, agents=2, agent=agent) as workers,
+        run_workers(server, postgres, tmp_path, agents=agents, agent=agent) as workers,
         StockClient(*await server.account(), server) as alice,
     ):
-        here, elsewhere = tmp_path / "platform.yaml", tmp_path / "elsewhere.yaml"
-        elsewhere.write_text(json.dumps(json.loads(here.read_text()) | {"data_dir": str(tmp_path / "elsewhere")}))
-        elsewhere.chmod(0o600)
-        yield Service(workers, Machine(here), Machine(elsewhere), alice)
+        yield Service(workers, Machine(tmp_path / "platform.yaml"), Machine(workers.configure("elsewhere")), alice)
 
 
 async def test_a_command_pauses_the_agents_of_all_workers_from_any_machine(
@@ -140,19 +142,9 @@ async def test_a_command_pauses_the_agents_of_all_workers_from_any_machine(
         await service.elsewhere.run("pause", "*")
         await started[0].signal(signal.SIGKILL)
         await service.workers.wait_for(2)
-        await eventually_online(service.elsewhere)
+        await service.elsewhere.wait_until_online()
         status = await service.elsewhere.read("status")
         assert [agent["is_paused"] for agent in status["agents"]] == [True, True]
-
-
-async def eventually_online(machine: Machine) -> None:
-    """Wait until the status shows all agents online."""
-    deadline = time.monotonic() + ANSWER_S
-    while True:
-        command = ("status", "--json", "-c", str(machine.configuration))
-        if (await asyncio.to_thread(run_command, *command, cwd=PROJECT, timeout_s=ANSWER_S)).returncode == 0:
-            return
-        assert time.monotonic() < deadline
 
 
 async def test_the_data_of_a_person_are_deleted_at_the_agents_of_all_workers(
@@ -176,10 +168,7 @@ async def test_the_data_of_a_person_are_deleted_at_the_agents_of_all_workers(
         assert await service.here.read("status", "*") == []
         again = await service.here.read("people", "delete", alice, "--yes")
         assert [one["report"]["interactions"] for one in again["erasures"]] == [0, 0]
-        for agent in service.agents:  # their people are not refused any more
-            service.alice.send("hi", agent)
-            while (await service.alice.answer(ANSWER_S))["body"] != "1":
-                pass
+        await service.begin_anew()  # their people are not refused any more
 
 
 async def test_a_person_deletes_in_a_chat_what_the_agents_of_all_workers_store_about_them(
@@ -198,13 +187,9 @@ async def test_a_drain_hands_over_each_agent_once_it_is_idle_and_takes_them_agai
     prosody: XmppServer, postgres: Postgres, tmp_path: Path
 ) -> None:
     drain = ("drain", "-c", str(tmp_path / "platform.yaml"))
-    agent = "tests.app.test_worker_operations:CountingAgent"
-    async with (
-        run_workers(prosody, postgres, tmp_path, agents=4, agent=agent) as workers,
-        StockClient(*await prosody.account(), prosody) as alice,
-    ):
-        first, _ = await workers.start(), await workers.start()
-        await workers.wait_for(2, 2)
+    async with run_service(prosody, postgres, tmp_path, agents=4) as service:
+        workers, alice = service.workers, service.alice
+        first, _ = await service.start(2, 2)
         query = f"SELECT agent FROM leases JOIN workers ON worker = id WHERE name LIKE '%:{first.pid}' ORDER BY agent"
         busy, idle = (row["agent"] for row in execute(workers.url, query))
         alice.send("wait", busy)
@@ -266,7 +251,7 @@ async def test_agents_that_no_worker_serves_are_changed_directly(
         assert "no platform is running" in await service.elsewhere.run("status", code=4)
         await service.elsewhere.run("pause", "*")
         await service.start(1, 1)
-        await eventually_online(service.here)
+        await service.here.wait_until_online()
         status = await service.here.read("status")
         assert [agent["is_paused"] for agent in status["agents"]] == [True, True]
 
@@ -282,21 +267,7 @@ async def test_a_command_gives_a_worker_the_time_to_renew_its_lease_after_an_out
             running = await host.running_agent(workers.agents[0], changes=True)
             assert running is not None
             assert not await running.find_pause()
-        assert workers.find_owner() == worker.pid
-
-
-async def test_a_worker_that_ends_during_a_call_is_told_and_the_same_command_does_the_rest(
-    prosody: XmppServer, postgres: Postgres, tmp_path: Path
-) -> None:
-    async with run_service(prosody, postgres, tmp_path) as service:
-        await service.start(1, 1)
-        frozen = service.find_process(service.agents[1])
-        os.kill(frozen, signal.SIGSTOP)
-        error = await service.elsewhere.run("pause", "*", code=1)
-        assert f"{service.agents[1]}: the worker that was asked has ended before it answered; run the same again" in error
-        paused = await service.elsewhere.read("pause", "*")
-        assert {one["agent"]: one["is_paused"] for one in paused} == dict.fromkeys(service.agents, True)
-        os.kill(frozen, signal.SIGKILL)
+        assert workers.find_process(workers.agents[0]) == worker.pid
 
 
 async def test_a_deletion_whose_workers_die_says_so_and_the_same_command_does_the_rest(
@@ -327,7 +298,7 @@ async def test_a_deletion_tells_that_a_worker_has_died_and_the_same_command_does
         await service.start(1, 1)
         alice = bare_jid(service.alice.full_jid)
         assert await service.ask_all() == ["1", "1"]
-        frozen = service.find_process(service.agents[1])
+        frozen = service.workers.find_process(service.agents[1])
         os.kill(frozen, signal.SIGSTOP)
         error = await service.elsewhere.run("people", "delete", alice, "--yes", code=1)
         assert f"{service.agents[1]}: the worker that was asked has ended before it answered; run the same again" in error
@@ -335,10 +306,7 @@ async def test_a_deletion_tells_that_a_worker_has_died_and_the_same_command_does
         deleted = await service.elsewhere.read("people", "delete", alice, "--yes")
         assert (deleted["is_complete"], deleted["kept"]) == (True, [])
         assert execute(service.workers.url, "SELECT * FROM interactions") == []
-        for agent in service.agents:  # nobody is refused any more
-            service.alice.send("hi", agent)
-            while (await service.alice.answer(ANSWER_S))["body"] != "1":
-                pass
+        await service.begin_anew()  # nobody is refused any more
 
 
 async def test_the_status_shows_all_workers_and_the_last_takeover_from_any_machine(
@@ -346,7 +314,7 @@ async def test_the_status_shows_all_workers_and_the_last_takeover_from_any_machi
 ) -> None:
     async with run_service(prosody, postgres, tmp_path) as service:
         first, second = await service.start(1, 1)
-        await eventually_online(service.elsewhere)
+        await service.elsewhere.wait_until_online()
         for machine, pid in ((service.here, first.pid), (service.elsewhere, 0)):
             status = await machine.read("status")
             assert status["pid"] == pid
@@ -358,10 +326,10 @@ async def test_the_status_shows_all_workers_and_the_last_takeover_from_any_machi
             assert [worker["is_this"] for worker in status["workers"]] == [bool(pid), False]
             assert all(0 < worker["lease_left_s"] <= 2 and worker["is_answering"] for worker in status["workers"])
             assert status["last_takeover"] is None
-        [taken] = [agent for agent in service.agents if service.find_process(agent) == second.pid]
+        [taken] = [agent for agent in service.agents if service.workers.find_process(agent) == second.pid]
         os.kill(second.pid, signal.SIGKILL)
-        await eventually(lambda: service.find_process(taken) == first.pid)
-        await eventually_online(service.elsewhere)
+        await eventually(lambda: service.workers.find_process(taken) == first.pid)
+        await service.elsewhere.wait_until_online()
         for machine in (service.here, service.elsewhere):
             status = await machine.read("status")
             assert [(worker["agents"], worker["is_leaving"]) for worker in status["workers"]] == [(2, False)]
@@ -379,14 +347,14 @@ async def test_agents_find_those_of_other_workers_and_ask_them_over_the_server(
 ) -> None:
     async with run_service(prosody, postgres, tmp_path) as service:
         _, second = await service.start(1, 1)
-        [near, far] = sorted(service.agents, key=lambda agent: service.find_process(agent) == second.pid)
+        [near, far] = sorted(service.agents, key=lambda agent: service.workers.find_process(agent) == second.pid)
         deadline = time.monotonic() + ANSWER_S
         while (answer := await service.alice.ask("find", near, timeout_s=ANSWER_S)) != f"{far} online":
             assert time.monotonic() < deadline, answer
         assert await service.alice.ask(f"ask {far}", near, timeout_s=ANSWER_S) == str(second.pid)
         await second.signal(signal.SIGKILL)
         await service.workers.wait_for(2)
-        await eventually_online(service.elsewhere)
+        await service.elsewhere.wait_until_online()
         assert await service.alice.ask("find", near, timeout_s=ANSWER_S) == f"{far} online"
 
 

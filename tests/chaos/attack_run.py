@@ -23,7 +23,7 @@ from typing import Any
 from spade_coreason.domain.jid import bare_jid
 from tests.chaos import askers, attacks, echo
 from tests.support.errors import errors_in
-from tests.support.hosting import PROJECT
+from tests.support.hosting import PROJECT, write_settings
 from tests.support.program import COMMAND, clean_environment, run_command
 from tests.support.servers.ejabberd import ejabberd
 from tests.support.servers.prosody import prosody
@@ -228,21 +228,12 @@ def run_attack(
 
 def write_configuration(server: XmppServer, directory: Path, agents: list[tuple[str, str]]) -> Path:
     settings = {
-        "server": {
-            "mode": "external",
-            "domain": server.domain,
-            "host": server.host,
-            "port": server.port,
-            "tls": {"ca_file": str(server.ca_file)},
-        },
+        "server": server.settings,
         "data_dir": str(directory / "data"),
         "conversation": {"max_interactions": 0},
         "agents": [{"jid": jid, "agent": "tests.chaos.agents:Echo", "password": password} for jid, password in agents],
     }
-    configuration = directory / "platform.yaml"
-    configuration.write_text(json.dumps(settings))
-    configuration.chmod(0o600)
-    return configuration
+    return write_settings(directory / "platform.yaml", settings)
 
 
 @contextmanager

@@ -494,6 +494,13 @@ def _read_line(process: subprocess.Popen[bytes]) -> bytes:
     return process.stdout.readline()
 
 
+def write_settings(file: Path, settings: Mapping[str, Any]) -> Path:
+    """Write the configuration of a platform. Return its file."""
+    file.write_text(json.dumps(settings))
+    file.chmod(0o600)
+    return file
+
+
 @asynccontextmanager
 async def run_platform(
     server: XmppServer,
@@ -521,13 +528,7 @@ async def run_platform(
     jid, *others = [bare_jid(account) for account, _ in accounts]
     configuration = tmp_path / "platform.yaml"
     settings = {
-        "server": {
-            "mode": "external",
-            "domain": server.domain,
-            "host": server.host,
-            "port": port or server.port,
-            "tls": {"ca_file": str(server.ca_file)},
-        },
+        "server": {**server.settings, "port": port or server.port},
         "data_dir": str(tmp_path / "data"),
         "conversation": {"max_interactions": 0, **(conversation or {})},
         "notifications": notifications or {},
@@ -544,9 +545,7 @@ async def run_platform(
             for number, (account, word) in enumerate(accounts)
         ],
     }
-    configuration.write_text(json.dumps(settings))
-    configuration.chmod(0o600)
-    platform_process = PlatformProcess(configuration, others, blocked_s)
+    platform_process = PlatformProcess(write_settings(configuration, settings), others, blocked_s)
     await platform_process.start()
     try:
         yield platform_process, jid

@@ -11,8 +11,6 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from spade_coreason.domain.observability import spans
-
 
 class RecordedSpans:
     """The spans that have ended since it was made."""
@@ -77,12 +75,3 @@ def record_spans() -> Iterator[RecordedSpans]:
 def attribute(span: ReadableSpan, name: str) -> object:
     """Return an attribute of a span; None without it."""
     return (span.attributes or {}).get(name)
-
-
-TEXT_ATTRIBUTES = (
-    spans.PAYLOAD,
-    spans.INPUT_MESSAGES,
-    spans.OUTPUT_MESSAGES,
-    spans.TOOL_ARGUMENTS,
-    spans.TOOL_RESULT,
-)

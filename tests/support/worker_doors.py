@@ -18,7 +18,6 @@ from spade_coreason import AgentDefinition, AgentRequest, Response, Session
 from spade_coreason.config import WebSettings
 from spade_coreason.xmpp.servers.process import find_free_ports
 from tests.support.all_doors import DOORS, AllDoors
-from tests.support.databases import execute
 from tests.support.hosting import PROJECT, PlatformProcess
 from tests.support.line_log import append_line, read_lines
 from tests.support.servers.postgres import Postgres
@@ -102,7 +101,9 @@ async def run_far_doors(server: XmppServer, postgres: Postgres, tmp_path: Path, 
         server, postgres, tmp_path, agents=2, agent=f"{__name__}:FarDesk", options={"directory": str(tmp_path)}
     ) as workers:
         ports = find_free_ports(2)
-        files = [_write_worker(tmp_path, port, **keys) for port in ports]
+        agents = [agent | {"doors": list(DOORS)} for agent in workers.settings["agents"]]
+        own = {"agents": agents, "access": {"allow": ["*"]}, **keys}
+        files = [workers.configure(str(port), web={"port": port}, **own) for port in ports]
         started = {}
         for file, port in zip(files, ports, strict=True):
             worker = PlatformProcess(file)
@@ -111,11 +112,7 @@ async def run_far_doors(server: XmppServer, postgres: Postgres, tmp_path: Path, 
             started[worker.pid] = worker, port
         await workers.wait_for(1, 1)
         desk, shut = workers.agents
-        [row] = execute(
-            workers.url, f"SELECT name FROM leases JOIN workers ON workers.id = leases.worker WHERE agent = '{desk}'"
-        )
-        pid = int(row["name"].rpartition(":")[2])
-        owner, near_port = started.pop(pid)
+        owner, near_port = started.pop(workers.find_process(desk))
         [(other, far_port)] = started.values()
         opened = {"website": desk, "shop": desk, "closed": shut}
         secrets = {name: await _run(files[0], "keys", "create", name, "--agent", jid) for name, jid in opened.items()}
@@ -135,23 +132,6 @@ async def _wait_until_open(doors: AllDoors) -> None:
     async with asyncio.timeout(TIMEOUT_S), doors.http("website") as http:
         while (await http.get("/v1/models")).json().get("data", []) == []:  # noqa: ASYNC110 - it has no event
             await asyncio.sleep(0.05)
-
-
-def _write_worker(directory: Path, port: int, **keys: Any) -> Path:
-    settings = json.loads((directory / "platform.yaml").read_text())
-    for agent in settings["agents"]:
-        agent["doors"] = list(DOORS)
-    settings |= {
-        "data_dir": str(directory / f"data-{port}"),
-        "storage": {**settings["storage"], "memory_dir": str(directory / f"memory-{port}")},
-        "web": {"port": port},
-        "access": {"allow": ["*"]},
-        **keys,
-    }
-    file = directory / f"worker-{port}.yaml"
-    file.write_text(json.dumps(settings))
-    file.chmod(0o600)
-    return file
 
 
 async def _run(configuration: Path, *arguments: str) -> str:

@@ -19,7 +19,7 @@ from spade_coreason import ResponseHandler, Session
 from spade_coreason.contracts import AgentDefinition, AgentRequest
 from spade_coreason.domain.jid import bare_jid
 from tests.support.databases import SQLITE, execute
-from tests.support.hosting import PlatformProcess, run_platform
+from tests.support.hosting import PlatformProcess, run_platform, write_settings
 from tests.support.servers.clients import StockClient
 from tests.support.servers.postgres import Postgres
 from tests.support.servers.server import XmppServer
@@ -58,23 +58,30 @@ class Workers:
         await worker.start()
         return worker
 
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The common configuration."""
+        return dict(json.loads(self._configuration.read_text()))
+
+    def configure(self, name: str, **sections: Any) -> Path:
+        """Write the configuration of a worker with a data directory and some sections of its own. Return its file."""
+        settings = self.settings
+        own = {"data_dir": f"{settings['data_dir']}-{name}", **sections}
+        return write_settings(self._configuration.with_name(f"{name}.yaml"), settings | own)
+
     def move(self, name: str, *, database_port: int, server_port: int) -> Path:
         """Write the configuration of a worker on a machine of its own, with networks of its own. Return its file."""
-        settings = json.loads(self._configuration.read_text())
-        url = make_url(self.url).set(port=database_port)
-        settings["storage"]["url"] = url.render_as_string(hide_password=False)
-        settings["server"]["port"] = server_port
-        settings["data_dir"] += f"-{name}"
-        return write_settings(self._configuration.with_name(f"{name}.yaml"), settings)
+        url = make_url(self.url).set(port=database_port).render_as_string(hide_password=False)
+        return self.configure(name, storage={"url": url}, server=self.settings["server"] | {"port": server_port})
 
     def count_shares(self) -> list[int]:
         """Return the numbers of agents of the workers, the smallest first."""
         rows = execute(self.url, "SELECT worker FROM leases WHERE worker IS NOT NULL")
         return sorted(Counter(row["worker"] for row in rows).values())
 
-    def find_owner(self) -> int:
-        """Return the process that has the first agent by the leases; 0 if no worker has it."""
-        rows = execute(self.url, "SELECT name FROM leases JOIN workers ON workers.id = worker")
+    def find_process(self, agent: str) -> int:
+        """Return the process that has an agent by the leases; 0 if no worker has it."""
+        rows = execute(self.url, f"SELECT name FROM leases JOIN workers ON workers.id = worker WHERE agent = '{agent}'")
         return int(rows[0]["name"].rpartition(":")[2]) if rows else 0
 
     def list_running(self) -> list[int]:
@@ -137,8 +144,8 @@ class WorkerPair:
             running = [worker for worker in self._workers.processes if worker.process is not None]
             return max([await worker.signal(number) for worker in running])
         await self._wait_for_owner()
-        worker = next(worker for worker in self._workers.processes if worker.pid == self._workers.find_owner())
-        return await worker.signal(number)
+        owner = self._workers.find_process(self._workers.agents[0])
+        return await next(worker for worker in self._workers.processes if worker.pid == owner).signal(number)
 
     async def start(self) -> None:
         """Start the worker that has ended."""
@@ -153,7 +160,8 @@ class WorkerPair:
 
     async def _wait_for_owner(self) -> None:
         """Wait until a worker that runs has the agent."""
-        await eventually(lambda: self._workers.find_owner() in self._workers.list_running())
+        [agent] = self._workers.agents
+        await eventually(lambda: self._workers.find_process(agent) in self._workers.list_running())
 
 
 @asynccontextmanager
@@ -221,13 +229,6 @@ class Asker:
         """Ask agents one after the other. Return the numbers of the turns and the processes."""
         answers = [await self.ask(agent) for agent in agents]
         return {count for count, _ in answers}, {pid for _, pid in answers}
-
-
-def write_settings(file: Path, settings: Mapping[str, Any]) -> Path:
-    """Write the configuration of a platform. Return its file."""
-    file.write_text(json.dumps(settings))
-    file.chmod(0o600)
-    return file
 
 
 @asynccontextmanager
