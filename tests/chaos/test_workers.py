@@ -29,5 +29,4 @@ async def test_workers_that_fail_lose_double_and_cross_nothing(
     faults = list_faults(dict.fromkeys(FAULTS, 1), random.Random(SEED))
     tally = await run_worker_chaos(server, own_postgres, tmp_path, faults, SEED)
     print(" | ".join(tally.row))
-    print({name: [round(time_s, 1) for time_s in sorted(times_s)] for name, times_s in tally.takeovers_s.items()})
     assert tally.problems == [], tally.row

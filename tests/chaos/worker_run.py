@@ -21,6 +21,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 from xml.etree.ElementTree import Element
 
@@ -43,6 +44,11 @@ _ASKERS = 4
 _QUESTIONS_PER_S = 60.0
 _MAX_OPEN = 600
 """With so many open questions people wait: a busy machine answers more slowly than they ask."""
+RESTART, UPGRADE = "rolling restart", "rolling upgrade"
+"""The faults in which each worker says goodbye: nothing is sent twice."""
+DATABASE_SPLIT, SERVER_SPLIT = "split from PostgreSQL", "split from the XMPP server"
+REPLACING = ("kill -9", "SIGSTOP", DATABASE_SPLIT, SERVER_SPLIT)
+"""The faults after which others have to find out that a worker is gone."""
 _EXIT_CODES = (0, -signal.SIGKILL, LeaseLostError.exit_code)
 _PID = "pid"
 _FENCED = "another worker serves the agents of this one now"
@@ -110,13 +116,34 @@ class WorkerTally(KillTally):
     """The seconds from each fault until an agent of the worker that it hit answered a question, by the fault."""
 
     @property
-    def row(self) -> tuple[str, ...]:
-        faults = ", ".join(f"{count} x {name}" for name, count in sorted(self.faults.items()))
-        counts = [self.asked, self.answered, self.lost, self.refused, self.twice, self.crossed, self.turns_out_of_order]
-        counts += [self.out_of_order, self.failed, self.notices, self.sent_twice, self.stored_twice, self.stale, self.fenced]
-        counts += [self.repeated_steps, self.differing_steps, self.bad_trails]
-        head = (self.server, str(self.workers), str(self.agents), f"{self.lease_s:g} s", faults)
-        return (*head, *map(str, counts), self.describe_times(REPLACING), self.describe_times((RESTART, UPGRADE)))
+    def cells(self) -> dict[str, object]:
+        """The columns of the table with their values."""
+        return {
+            "server": self.server,
+            "workers": self.workers,
+            "agents": self.agents,
+            "lease": f"{self.lease_s:g} s",
+            "faults": ", ".join(f"{count} x {name}" for name, count in sorted(self.faults.items())),
+            "asked": self.asked,
+            "answered": self.answered,
+            "lost": self.lost,
+            "refused": self.refused,
+            "under two ids": self.twice,
+            "crossed": self.crossed,
+            "turns out of order": self.turns_out_of_order,
+            "answers out of order": self.out_of_order,
+            "failed": self.failed,
+            "notices": self.notices,
+            "sent twice": self.sent_twice,
+            "stored twice": self.stored_twice,
+            "stale writes": self.stale,
+            "fenced writes": self.fenced,
+            "steps again": self.repeated_steps,
+            "steps that differ": self.differing_steps,
+            "bad trails": self.bad_trails,
+            "takeovers: p50, p95, worst": self.describe_times(REPLACING),
+            "restarts: p50, p95, worst": self.describe_times((RESTART, UPGRADE)),
+        }
 
     def describe_times(self, faults: Iterable[str]) -> str:
         """Describe the times of some faults in words."""
@@ -124,48 +151,16 @@ class WorkerTally(KillTally):
         return _describe(times_s) if times_s else "none"
 
     @property
+    def row(self) -> tuple[str, ...]:
+        return tuple(map(str, self.cells.values()))
+
+    @property
     def problems(self) -> list[str]:
-        counts = {
-            "lost": self.lost,
-            "under two ids": self.twice,
-            "crossed": self.crossed,
-            "stored twice": self.stored_twice,
-            "stale writes": self.stale,
-            "steps with two results": self.differing_steps,
-            "bad audit trails": self.bad_trails,
-            "ends by an unexpected exit code": self.bad_ends,
-        }
+        wrong = ["lost", "under two ids", "crossed", "stored twice", "stale writes", "steps that differ", "bad trails"]
         if self.faults.keys() <= {RESTART, UPGRADE}:
-            counts["sent twice"] = self.sent_twice
+            wrong.append("sent twice")
+        counts = {name: self.cells[name] for name in wrong} | {"ends by an unexpected exit code": self.bad_ends}
         return [f"{count} {name}" for name, count in counts.items() if count]
-
-
-COLUMNS = (
-    "server",
-    "workers",
-    "agents",
-    "lease",
-    "faults",
-    "asked",
-    "answered",
-    "lost",
-    "refused",
-    "under two ids",
-    "crossed",
-    "turns out of order",
-    "answers out of order",
-    "failed",
-    "notices",
-    "sent twice",
-    "stored twice",
-    "stale writes",
-    "fenced writes",
-    "steps again",
-    "steps that differ",
-    "bad trails",
-    "takeovers: p50, p95, worst",
-    "restarts: p50, p95, worst",
-)
 
 
 def _describe(times_s: Iterable[float]) -> str:
@@ -181,26 +176,28 @@ class TimedAsker(Asker):
     """A person of whose questions some are timed."""
 
     tally: WorkerTally
-    awaited: dict[str, asyncio.Future[float]]
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._awaited: dict[str, asyncio.Future[float]] = {}
 
     def time(self, agent: str, number: int) -> asyncio.Future[float]:
         """Ask an agent now; the result is the time of the first answer by the clock of the event loop."""
-        self.awaited = getattr(self, "awaited", {})
-        loop = asyncio.get_running_loop()
-        found = self.awaited[f"{self.name} {agent} {number}"] = loop.create_future()
+        found = self._awaited[f"{self.name} {agent} {number}"] = asyncio.get_running_loop().create_future()
         self.ask(agent, number)
         return found
 
     def on_message(self, message: Element) -> None:
-        text = message.findtext(BODY) or ""
-        if text and message.get("type") != "error" and not QUESTION.fullmatch(text):
-            print(f"{message.get('from')} says: {text}")
-            self.tally.notices += 1
-        if message.get("type") != "error" and (found := getattr(self, "awaited", {}).pop(text, None)) is not None:
-            found.set_result(asyncio.get_running_loop().time())
-        if message.get("type") != "error" and (ident := message.get("id", "")) in self._answer_ids.get(text, ()):
-            print(f"sent twice: {text} as {ident}")
-            self.tally.sent_twice += 1
+        if message.get("type") != "error":
+            text, ident = message.findtext(BODY) or "", message.get("id", "")
+            if text and not QUESTION.fullmatch(text):
+                print(f"{message.get('from')} says: {text}")
+                self.tally.notices += 1
+            if (found := self._awaited.pop(text, None)) is not None:
+                found.set_result(asyncio.get_running_loop().time())
+            if ident in self._answer_ids.get(text, ()):
+                print(f"sent twice: {text} as {ident}")
+                self.tally.sent_twice += 1
         super().on_message(message)
 
 
@@ -324,17 +321,8 @@ async def _freeze(scene: Scene) -> None:
     await _wait_for_end(worker, scene)
 
 
-async def _split_from_database(scene: Scene) -> None:
-    """Cut a worker off from PostgreSQL for longer than its lease."""
-    await _split(scene, "split from PostgreSQL", lambda worker: worker.to_database)
-
-
-async def _split_from_server(scene: Scene) -> None:
-    """Cut a worker off from the XMPP server until others serve its agents."""
-    await _split(scene, "split from the XMPP server", lambda worker: worker.to_server)
-
-
 async def _split(scene: Scene, name: str, choose_tunnel: Callable[[Worker], Tunnel]) -> None:
+    """Cut a worker off for longer than its lease, and until others serve its agents."""
     worker = scene.choose()
     agents, tunnel = scene.find_agents(worker), choose_tunnel(worker)
     tunnel.dropped_direction = scene.rng.choice(("to the server", "to the agent", "both"))
@@ -355,11 +343,6 @@ async def _wait_for_end(worker: Worker, scene: Scene) -> None:
     await worker.start_again_if_ended()
 
 
-async def _restart_all(scene: Scene) -> None:
-    """Restart the workers one after the other."""
-    await _restart_each(scene, RESTART)
-
-
 async def _upgrade_all(scene: Scene) -> None:
     """Restart the workers one after the other with a next version. The first one migrates the database beside the others."""
     scene.upgrades += 1
@@ -367,7 +350,8 @@ async def _upgrade_all(scene: Scene) -> None:
     await _restart_each(scene, UPGRADE, await asyncio.to_thread(make_next_version, directory, scene.upgrades))
 
 
-async def _restart_each(scene: Scene, name: str, program: Path | None = None) -> None:
+async def _restart_each(scene: Scene, name: str = RESTART, program: Path | None = None) -> None:
+    """Restart the workers one after the other."""
     for worker in scene.workers:
         scene.broken = {worker}
         agents = scene.find_agents(worker)
@@ -386,20 +370,17 @@ async def _restart_postgres(scene: Scene) -> None:
     await watch
 
 
-RESTART, UPGRADE = "rolling restart", "rolling upgrade"
-"""The faults in which each worker says goodbye: nothing is sent twice."""
 FAULTS: dict[str, Callable[[Scene], Awaitable[None]]] = {
     "kill -9": _kill,
     "kill -9 and start": _kill_and_start,
     "SIGSTOP": _freeze,
-    "split from PostgreSQL": _split_from_database,
-    "split from the XMPP server": _split_from_server,
-    RESTART: _restart_all,
+    DATABASE_SPLIT: lambda scene: _split(scene, DATABASE_SPLIT, lambda worker: worker.to_database),
+    SERVER_SPLIT: lambda scene: _split(scene, SERVER_SPLIT, lambda worker: worker.to_server),
+    RESTART: _restart_each,
     UPGRADE: _upgrade_all,
     "PostgreSQL restarted": _restart_postgres,
 }
-REPLACING = ("kill -9", "SIGSTOP", "split from PostgreSQL", "split from the XMPP server")
-"""The faults after which others have to find out that a worker is gone."""
+COLUMNS = tuple(WorkerTally("").cells)
 
 
 async def run_worker_chaos(
