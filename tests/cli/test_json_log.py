@@ -56,9 +56,3 @@ def test_every_line_is_an_object_also_of_the_command_itself(tmp_path: Path) -> N
     [problem] = read_log(refused.stderr)
     assert (refused.returncode, problem["level"]) == (2, "error")
     assert "config/platform.yaml: agents" in problem["message"]
-
-
-def test_the_format_has_two_names(tmp_path: Path) -> None:
-    refused = run_command("up", "--log-format", "xml", cwd=tmp_path)
-    assert refused.returncode == 2
-    assert "'text', 'json'" in refused.stderr

@@ -85,17 +85,13 @@ async def test_an_agent_has_one_worker(postgres: Postgres) -> None:
 
 
 async def test_a_worker_joins_while_another_one_takes_row_ids(postgres: Postgres) -> None:
-    import asyncpg
-
     url = postgres.url()
     async with open_worker(url, 3600):
-        session = await asyncpg.connect(url.replace("+asyncpg", ""))
-        async with session.transaction():
-            await session.execute("UPDATE sequences SET next_id = next_id + 1")
+        async with _session(url, "BEGIN; UPDATE sequences SET next_id = next_id + 1") as session:
             joining = asyncio.create_task(open_database(url, "off", terms=WorkerTerms("two", 3600)))
             waiting = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE 'UPDATE sequences%'"
             await eventually(lambda: execute(url, waiting) != [])
-        await session.close()
+            await session.execute("COMMIT")
         await (await joining).close()
 
 
