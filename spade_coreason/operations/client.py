@@ -19,8 +19,8 @@ from uuid import uuid4
 
 from pydantic import ValidationError
 
-from ..exceptions import ConfigError, CoReasonError, ServerError
-from .definition import KNOWN_ERRORS, Arguments, Operation
+from ..exceptions import ConfigError, ServerError
+from .definition import Arguments, Operation, load_error
 from .unix_socket import socket_address
 
 A = TypeVar("A", bound=Arguments)
@@ -91,7 +91,7 @@ def call_platform(
                 if "result" in found:
                     return operation.result.validate_python(found["result"]), was_interrupted()
                 if "error" in found:
-                    raise _read_error(*map(found["error"].__getitem__, ("type", "place", "text")))
+                    raise load_error(found["error"])
                 on_progress(found["progress"]["done"], found["progress"]["total"])
     except TimeoutError as error:
         problem = f"does not answer within {operation.timeout_s or _CONNECT_S:g} s; something blocks its event loop"
@@ -132,10 +132,3 @@ def _ending_early(data_dir: Path, call_id: str) -> Iterator[Callable[[], bool]]:
         yield lambda: bool(interrupts)
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-def _read_error(kind: str, place: str, text: str) -> CoReasonError:
-    """Return the error that the platform has raised."""
-    if kind == ConfigError.__name__:
-        return ConfigError(place, text)
-    return next((found for found in KNOWN_ERRORS if found.__name__ == kind), CoReasonError)(text)

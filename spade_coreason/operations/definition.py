@@ -8,7 +8,7 @@ programs of the machine call the same ones. `table.py` lists them all.
 from __future__ import annotations
 
 import enum
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, get_type_hints
@@ -17,14 +17,22 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from ..contracts import AuditEntry
 from ..domain.identifiers import candidate_conversation_ids, recover_thread
-from ..exceptions import ConfigError, DatabaseUnreachableError, ForbiddenError, KnowledgeError, ServerError, StoreError
+from ..exceptions import (
+    ConfigError,
+    CoReasonError,
+    DatabaseUnreachableError,
+    ForbiddenError,
+    KnowledgeError,
+    ServerError,
+    StoreError,
+)
 
 if TYPE_CHECKING:
     from .host import OperationHost
 
 PLATFORM_TRAIL = "platform"
 """The audit trail of what concerns no agent. It is no JID, so no agent has it."""
-KNOWN_ERRORS = (DatabaseUnreachableError, StoreError, KnowledgeError, ServerError, ForbiddenError)
+_KNOWN_ERRORS = (DatabaseUnreachableError, StoreError, KnowledgeError, ServerError, ForbiddenError)
 """The errors, besides ConfigError, that keep their class on the way from the running platform to a caller."""
 _MAX_REQUEST_BYTES = 65_536
 
@@ -204,3 +212,18 @@ def operation(
         )
 
     return make
+
+
+def dump_error(error: CoReasonError) -> dict[str, str]:
+    """Return an error as values for JSON, for `load_error` in another process."""
+    kind = next((found for found in (ConfigError, *_KNOWN_ERRORS) if isinstance(error, found)), CoReasonError)
+    text = error.problem if isinstance(error, ConfigError) else str(error)
+    return {"type": kind.__name__, "place": error.place, "text": text}
+
+
+def load_error(values: Mapping[str, str]) -> CoReasonError:
+    """Return the error of `dump_error`. Raise KeyError for other values."""
+    name, place, text = values["type"], values["place"], values["text"]
+    if name == ConfigError.__name__:
+        return ConfigError(place, text)
+    return next((found for found in _KNOWN_ERRORS if found.__name__ == name), CoReasonError)(text)

@@ -25,7 +25,7 @@ from typing import Any
 from aiohttp import web
 
 from ..exceptions import ConfigError, CoReasonError, ForbiddenError
-from .definition import KNOWN_ERRORS, Actor, Call, CallerKind, Operation
+from .definition import Actor, Call, CallerKind, Operation, dump_error
 from .host import OperationHost
 from .unix_socket import bind_socket, find_user
 
@@ -196,9 +196,7 @@ class _Reply:
         """Write an error as the last line."""
         if not self._response.prepared:
             self._response.set_status(next((code for kind, code in _STATUS.items() if isinstance(error, kind)), status))
-        text = error.problem if isinstance(error, ConfigError) else str(error)
-        kind = next((found for found in (ConfigError, *KNOWN_ERRORS) if isinstance(error, found)), CoReasonError)
-        return await self.end({"error": {"type": kind.__name__, "place": error.place, "text": text}})
+        return await self.end({"error": dump_error(error)})
 
     async def end(self, line: dict[str, Any]) -> web.StreamResponse:
         """Write the last line."""

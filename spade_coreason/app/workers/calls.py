@@ -15,9 +15,9 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from ...contracts import QuestionState
 from ...doors import RunningDoor
-from ...exceptions import ConfigError, CoReasonError, StoreError
+from ...exceptions import CoReasonError, StoreError
 from ...memory import ErasureReport
-from ...operations.definition import KNOWN_ERRORS
+from ...operations.definition import dump_error, load_error
 from ...operations.host import RunningAgent
 from ...operations.status import AgentStatus, QuotaUsage, RunningTurn, WebStatus
 from ...storage import (
@@ -260,8 +260,8 @@ class WorkerCalls:
                 with suppress(StoreError):
                     self._calls.delete(call)
         match json.loads(answer):
-            case {"error": {"kind": str(kind), "place": str(place), "text": str(text)}}:
-                raise _read_error(kind, place, text)
+            case {"error": {"type": str(), "place": str(), "text": str(text)} as error}:
+                raise ValueError(text) if error["type"] == ValueError.__name__ else load_error(error)
             case {"moved": True}:
                 raise _MovedError
             case {"result": str(result)}:
@@ -344,13 +344,15 @@ class WorkerCalls:
                 raise OtherVersionError(call.agent or WORKER, call.method) from None
             result = await _call(method, target, call.method, arguments, lambda: call.id not in self._stopped)
             self._note_lasting(call, target, result)
-        except (CoReasonError, ValueError) as error:
-            return {"error": _write_error(error)}
+        except CoReasonError as error:
+            return {"error": dump_error(error)}
+        except ValueError as error:
+            return {"error": {"type": ValueError.__name__, "place": "", "text": str(error)}}
         except Exception as error:
             if is_door and isinstance(error, ConnectionError):  # the agent is about to start or to stop
                 return {"moved": True}
             log.exception("%s: the call %s of another worker failed", call.agent, call.method)
-            return {"error": _write_error(CoReasonError("the worker failed to do this; its log has the reason"))}
+            return {"error": dump_error(CoReasonError("the worker failed to do this; its log has the reason"))}
         return {"result": method.result.dump_json((result,)).decode()}
 
     def _note_lasting(self, call: StoredCall, target: RunningAgent | RunningWorker | RunningDoor, result: object) -> None:
@@ -413,22 +415,3 @@ async def _call(
     method: _Method, target: object, name: str, arguments: Sequence[Any], should_go_on: Callable[[], bool] | None
 ) -> Any:
     return await getattr(target, name)(*arguments, *([should_go_on] if method.has_flag else []))
-
-
-def _write_error(error: CoReasonError | ValueError) -> dict[str, str]:
-    if not isinstance(error, CoReasonError):
-        return {"kind": ValueError.__name__, "place": "", "text": str(error)}
-    kind = next((found for found in (ConfigError, *KNOWN_ERRORS) if isinstance(error, found)), CoReasonError)
-    return {
-        "kind": kind.__name__,
-        "place": error.place,
-        "text": error.problem if isinstance(error, ConfigError) else str(error),
-    }
-
-
-def _read_error(kind: str, place: str, text: str) -> Exception:
-    if kind == ValueError.__name__:
-        return ValueError(text)
-    if kind == ConfigError.__name__:
-        return ConfigError(place, text)
-    return next((found for found in KNOWN_ERRORS if found.__name__ == kind), CoReasonError)(text)
