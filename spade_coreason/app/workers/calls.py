@@ -79,20 +79,15 @@ class WorkerState(NamedTuple):
 class RunningWorker(Protocol):
     """A worker as others ask it."""
 
-    async def report(self) -> WorkerState:
+    def report(self) -> Awaitable[WorkerState]:
         """Return the state of the worker and its agents."""
         ...
 
 
-class ThisWorker:
+class ThisWorker(NamedTuple):
     """This worker as others ask it (`RunningWorker`)."""
 
-    def __init__(self, get_state: Callable[[], Awaitable[WorkerState]]) -> None:
-        self._get_state = get_state
-
-    async def report(self) -> WorkerState:
-        """Return the state of this worker and its agents."""
-        return await self._get_state()
+    report: Callable[[], Awaitable[WorkerState]]
 
 
 class _Method(NamedTuple):
@@ -145,8 +140,8 @@ class WorkerCalls:
         self._find_target = find_target
         self._find_door = find_door
         self._wake = asyncio.Event()
-        self._waiting: dict[int, asyncio.Future[str]] = {}
-        """The calls of this worker that are stored and have no answer yet."""
+        self._waiting: dict[int, asyncio.Future[str | None]] = {}
+        """The calls of this worker that are stored and have no answer yet. None is that of a worker that has ended."""
         self._serving: dict[int, asyncio.Task[None]] = {}
         self._stopped: set[int] = set()
         """The calls to this worker that run, and those of them that are to end early."""
@@ -250,15 +245,15 @@ class WorkerCalls:
                     is_stopped = True
                     await self._calls.stop(call, worker)
             answer = answered.result()
-        except _EndedError:
-            raise _WorkerEndedError(
-                f"{what}: the worker that was asked has ended before it answered; run the same again, which does what is left"
-            ) from None
         finally:
             self._waiting.pop(call, None)
             if is_stored:  # also if it is cancelled before it knows that
                 with suppress(StoreError):
                     self._calls.delete(call)
+        if answer is None:
+            raise _WorkerEndedError(
+                f"{what}: the worker that was asked has ended before it answered; run the same again, which does what is left"
+            )
         match json.loads(answer):
             case {"error": {"type": str(), "place": str(), "text": str(text)} as error}:
                 raise ValueError(text) if error["type"] == ValueError.__name__ else load_error(error)
@@ -294,7 +289,7 @@ class WorkerCalls:
                 if call.answer is not None:
                     answered.set_result(call.answer)
                 elif call.is_expired:
-                    answered.set_exception(_EndedError())
+                    answered.set_result(None)
             if call.worker == self._calls.worker and call.answer is None:
                 if call.is_stopped:
                     self._stopped.add(call.id)
@@ -302,7 +297,7 @@ class WorkerCalls:
                     self._serving[call.id] = asyncio.create_task(self._serve(call))
         for lost in waiting - {call.id for call in found}:
             if (answered := self._waiting.get(lost)) is not None and not answered.done():
-                answered.set_exception(_EndedError())
+                answered.set_result(None)
         for cancelled in serving - asked:
             if (task := self._serving.get(cancelled)) is not None:
                 task.cancel()
@@ -361,12 +356,8 @@ class WorkerCalls:
         self._lasting.pop((call.caller, call.agent, call.method, call.arguments), None)
 
 
-class _EndedError(Exception):
-    """The worker that was asked has ended before it answered."""
-
-
 class _WorkerEndedError(StoreError):
-    """The same, as a sentence."""
+    """The worker that was asked has ended before it answered."""
 
 
 class OtherVersionError(StoreError):
