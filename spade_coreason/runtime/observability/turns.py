@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
-from functools import partial
 from typing import TypeAlias
 
 from ...domain.messages import InboundRequest, Refused
@@ -70,21 +69,13 @@ class TracedIntake(RequestIntake):
     def receive(self, incoming: InboundRequest, *, is_archived: bool = False) -> Commit[bool] | None:
         span, incoming = self._begin(incoming)
         stored = super().receive(incoming, is_archived=is_archived)
-        if stored is None:
-            span.set({spans.OUTCOME: "refused"})
-            span.end()
-        else:
-            _end_when_stored(span, stored)
+        _end_when_stored(span, stored)
         return stored
 
     def receive_due(self, incoming: InboundRequest, rows: Rows) -> Commit[bool] | Refused:
         span, incoming = self._begin(incoming)
         stored = super().receive_due(incoming, rows)
-        if isinstance(stored, Refused):
-            span.set({spans.OUTCOME: "refused"})
-            span.end()
-        else:
-            _end_when_stored(span, stored)
+        _end_when_stored(span, None if isinstance(stored, Refused) else stored)
         return stored
 
     def _begin(self, incoming: InboundRequest) -> tuple[TraceSpan, InboundRequest]:
@@ -100,15 +91,17 @@ def _describe(incoming: InboundRequest, agent: str) -> dict[str, AttributeValue]
     return {spans.AGENT: agent, spans.CHANNEL: incoming.kind.word}
 
 
-def _end_when_stored(span: TraceSpan, stored: Commit[bool]) -> None:
-    def end(is_new: bool) -> None:
-        span.set({spans.OUTCOME: "new" if is_new else "repeated"})
+def _end_when_stored(span: TraceSpan, stored: Commit[bool] | None) -> None:
+    def end(outcome: str) -> None:
+        span.set({spans.OUTCOME: outcome})
         span.end()
 
-    stored.on_stored(end)
-    stored.on_failed(partial(_fail, span))
+    def fail(error: BaseException) -> None:
+        span.fail(type(error).__name__)
+        span.end()
 
-
-def _fail(span: TraceSpan, error: BaseException) -> None:
-    span.fail(type(error).__name__)
-    span.end()
+    if stored is None:
+        end("refused")
+    else:
+        stored.on_stored(lambda is_new: end("new" if is_new else "repeated"))
+        stored.on_failed(fail)
