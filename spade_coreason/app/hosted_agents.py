@@ -138,8 +138,7 @@ class HostedAgents:
             wait_s = 0.0 if self.remote_doors is None else TAKEOVER_S
             self.doors.add(jid, agent.manifest, settings.doors, lambda: control.is_paused, wait_s)
             changed.subscribe(lambda: self._update_door(jid, agent.manifest))
-            if self.remote_doors is not None:
-                self.remote_doors.publish(jid, agent.manifest)
+            self._update_door(jid, agent.manifest)
 
     def _update_door(self, jid: str, manifest: AgentDefinition) -> None:
         self.doors.update(jid, manifest)

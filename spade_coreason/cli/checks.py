@@ -251,10 +251,8 @@ async def _check_metrics(settings: Settings) -> AsyncIterator[Finding]:
     if is_loopback(host):
         yield Finding("metrics", "good", settings.metrics.url)
     else:
-        problem = (
-            "all who reach this address can read the JIDs of the agents and their numbers; let your firewall admit Prometheus"
-        )
-        yield Finding("metrics", "note", f"{settings.metrics.url}: {problem} alone")
+        problem = "all who reach this address can read the JIDs of the agents and their numbers"
+        yield Finding("metrics", "note", f"{settings.metrics.url}: {problem}; let your firewall admit Prometheus alone")
 
 
 def _check_local_server(settings: Settings) -> Iterator[Finding]:

@@ -162,8 +162,7 @@ class AgentParts:
         `access` decides who may talk to it. `policy` has its limits and timeouts. `on_conversation_end` are called with the
         conversation id and the final state when an episode ends; a method of the agent of this name is called last.
         `summariser` and `count_tokens` are parts of the memory strategy. `interceptors` decide on new requests, and run around
-        `assist`, in their order. `crash_guard` is the one of the process. `tracing` makes the traces, if
-        there are any.
+        `assist`, in their order. `crash_guard` is the one of the process. `tracing` makes the traces, if there are any.
         """
         policy, crash_guard = policy or Policy(), crash_guard or CrashGuard(RunningRequests())
         repository, network, clock = self.repository, self.network, self.clock

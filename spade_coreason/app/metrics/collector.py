@@ -83,7 +83,11 @@ class MetricsCollector(Collector):
         _add_database(families, self._database)
         if (web := self._find_web()) is not None:
             _add_web(families, web)
-        _add_lease(families, self._find_lease)
+        if self._find_lease is not None:
+            lease = self._find_lease()
+            families.add(m.LEASE_SECONDS, lease.seconds_left)
+            families.add(m.AGENTS_OWNED, lease.agents_owned)
+            families.add(m.TAKEOVERS, lease.takeovers)
         return (family for family in families.all if family.samples)
 
     def _add_stored(self, families: _Families) -> None:
@@ -188,13 +192,3 @@ def _add_web(families: _Families, web: WebServer) -> None:
     families.add(m.HTTP_REFUSED, web.refused_connections)
     for status, number in dict(web.responses).items():
         families.add(m.HTTP_RESPONSES, number, str(status))
-
-
-def _add_lease(families: _Families, find_lease: Callable[[], LeaseFigures] | None) -> None:
-    """Add the lease of this worker. Without other workers `find_lease` is None, and there are no such metrics."""
-    if find_lease is None:
-        return
-    lease = find_lease()
-    families.add(m.LEASE_SECONDS, lease.seconds_left)
-    families.add(m.AGENTS_OWNED, lease.agents_owned)
-    families.add(m.TAKEOVERS, lease.takeovers)
