@@ -102,39 +102,31 @@ class LocalDoor:
         return self._channel
 
     async def is_allowed(self, caller: Caller) -> bool:
-        """Return True if a caller may ask now."""
         return (await self._wait()).is_allowed(caller)
 
     async def is_paused(self) -> bool:
-        """Return True while an operator has paused the agent."""
         return self._is_paused()
 
     async def ask(
         self, caller: Caller, request: AgentRequest, thread: str | None, metadata: Mapping[str, Any], *, waits: bool
     ) -> DoorReply:
-        """Put a request in, and return its reply."""
         return (await self._wait()).ask(caller, request, thread, metadata, waits=waits)
 
     async def fetch(self, caller: Caller, request_id: UUID, *, waits: bool) -> DoorReply | None:
-        """Return the reply to an earlier request of a caller. None without such a request."""
         return await (await self._wait()).fetch(caller, request_id, waits=waits)
 
     async def find_state(self, caller: Caller, request_id: UUID) -> RequestState | None:
-        """Return the state of a request of a caller, or None."""
         return await (await self._wait()).find_state(caller, request_id)
 
     async def cancel(self, caller: Caller, request_id: UUID) -> bool:
-        """Cancel a request of a caller that is not answered."""
         return await (await self._wait()).cancel(caller, request_id)
 
     async def find_request(self, caller: Caller, request_id: UUID) -> KnownRequest | None:
-        """Return a request of a caller as it is stored; None without one within seven days."""
         await self._wait()  # its keys are known then
         key = derive_request_key(self._channel.agent, caller.address, request_id)
         return await self._get_repository().inbox.load_request(key.bytes, caller.address)
 
     async def list_open(self, caller: Caller) -> list[UnansweredRequest]:
-        """Return the requests of a caller that are not answered."""
         await self._wait()
         found = await self._get_repository().inbox.load_open_of(caller.address, DOOR_CHANNEL)
         return [UnansweredRequest(*each) for each in found]

@@ -298,7 +298,6 @@ class RemoteDoor:
         self.find_request, self.list_open = door.find_request, door.list_open
 
     async def is_paused(self) -> bool:
-        """Return True while an operator has paused the agent."""
         return (await AgentRepository(self._remote.database, self._agent).load_agent()).is_paused
 
     async def ask(
@@ -321,7 +320,6 @@ class RemoteDoor:
         return reply
 
     async def fetch(self, caller: Caller, request_id: UUID, *, waits: bool) -> DoorReply | None:
-        """Return the reply to an earlier request of a caller. None without such a request."""
         incoming, reader = await self._remote.expect(self._agent, caller, request_id, waits=waits)
         accepted = None
         try:
@@ -359,7 +357,6 @@ class _ServedDoor:
     async def ask_door(
         self, reader: Reader, caller: Caller, request: AgentRequest, thread: str | None, metadata: dict[str, Any], waits: bool
     ) -> Accepted:
-        """Put a request in, and send its reply to a reader."""
         reply = await self._door.ask(caller, request, thread, metadata, waits=waits)
         try:
             is_new = None if reply.stored is None else await reply.stored
@@ -369,7 +366,6 @@ class _ServedDoor:
         return self._deliver(reader, reply, is_new)
 
     async def fetch_at_door(self, reader: Reader, caller: Caller, request_id: UUID, waits: bool) -> Accepted | None:
-        """Send the reply to an earlier request to a reader."""
         reply = await self._door.fetch(caller, request_id, waits=waits)
         return None if reply is None else self._deliver(reader, reply, is_new=False)
 

@@ -89,7 +89,6 @@ class MemoryTable:
         return self.deferred_syncs - sum(not change.is_awaited for change in list(self._changes))
 
     async def run(self, work: Callable[[], T]) -> T:
-        """Run a method without blocking the event loop."""
         if threading.get_ident() == self._loop_thread:
             return await run_waiting(work)
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(run_waiting(work), self._loop))
@@ -102,16 +101,13 @@ class MemoryTable:
     # Reading
 
     def read_lines(self, conversation_id: str) -> bytes:
-        """Return the lines of a conversation, for `format.decode_entries`."""
         rows = self._perform(partial(self._read_rows, conversation_id))
         return b"".join(row.line for row in rows)
 
     def list_conversations(self) -> list[str]:
-        """Return the ids of the conversations that have entries, in the order in which they began."""
         return self._perform(self._list_conversations)
 
     def read_all(self) -> LinesByConversation:
-        """Return the lines of all conversations that have entries, in the order in which they began."""
         return group_lines(self._perform(self._read_rows))
 
     def _pending(self) -> tuple[list[MemoryRow], set[int]]:
@@ -136,7 +132,6 @@ class MemoryTable:
     # Adding
 
     def enqueue(self, addition: Addition) -> None:
-        """Put an addition in the queue, for `write_queued`. Additions are stored in the order of these calls."""
         self._queue.append(addition)
 
     def write_queued(self, own: Addition | None = None) -> None:
@@ -201,7 +196,6 @@ class MemoryTable:
     # Other changes
 
     def remove(self, conversation_ids: Collection[str]) -> int:
-        """Remove conversations, and return how many existed."""
         return self._perform(partial(self._remove, frozenset(conversation_ids)))
 
     def _remove(self, conversation_ids: frozenset[str]) -> int:
@@ -214,7 +208,6 @@ class MemoryTable:
             return len({names[row_id] for row_id in found})
 
     def remove_entries(self, conversation_id: str, is_removed: Callable[[Entry], bool]) -> int:
-        """Remove the entries that a function chooses, all at once, and return how many there were."""
         return self._perform(partial(self._remove_entries, conversation_id, is_removed))
 
     def _remove_entries(self, conversation_id: str, is_removed: Callable[[Entry], bool]) -> int:
@@ -226,7 +219,6 @@ class MemoryTable:
             return len(removed)
 
     def merge(self, lines_by_conversation: LinesByConversation) -> int:
-        """Add imported entries that are not stored yet, each to its conversation. Return how many were added."""
         return self._perform(partial(self._merge, lines_by_conversation))
 
     def _merge(self, lines_by_conversation: LinesByConversation) -> int:

@@ -609,21 +609,17 @@ class ForwardedEntries:
             raise StoreError(f"the interaction memory cannot be used here: {error}; use it in startup() or later") from error
 
     def read_lines(self, conversation_id: str) -> bytes:
-        """Return the lines of a conversation."""
         lines: str = self._call("memory.read", conversation_id)
         return lines.encode()
 
     def list_conversations(self) -> list[str]:
-        """Return the ids of the conversations that have entries, in the order in which they began."""
         names: list[str] = self._call("memory.list")
         return names
 
     def read_all(self) -> LinesByConversation:
-        """Return the lines of all conversations that have entries, in the order in which they began."""
         return {name: bytearray(self.read_lines(name)) for name in self.list_conversations()}
 
     def enqueue(self, addition: Addition) -> None:
-        """Put an addition in the queue, for `write_queued`."""
         self._queue.append(addition)
 
     def write_queued(self, own: Addition | None = None) -> None:
@@ -642,17 +638,14 @@ class ForwardedEntries:
                     addition.set_result(None)
 
     def remove(self, conversation_ids: Collection[str]) -> int:
-        """Remove conversations, and return how many existed."""
         return int(self._call("memory.remove", list(conversation_ids)))
 
     def remove_entries(self, conversation_id: str, is_removed: Callable[[Entry], bool]) -> int:
-        """Remove the entries that a function chooses, all at once, and return how many there were."""
         entries = decode_entries(self.read_lines(conversation_id))
         chosen = [[entry["content"], entry["timestamp"]] for entry in entries if is_removed(entry)]
         return int(self._call("memory.remove_entries", conversation_id, chosen)) if chosen else 0
 
     def merge(self, lines_by_conversation: LinesByConversation) -> int:
-        """Add imported entries that are not stored yet, each to its conversation. Return how many were added."""
         return int(self._call("memory.merge", {name: lines.decode() for name, lines in lines_by_conversation.items()}))
 
     def fold(self) -> None:
