@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, TypeAlias
 
 MetricKind: TypeAlias = Literal["counter", "gauge", "histogram"]
@@ -23,17 +24,11 @@ class MetricDefinition:
         return f"{self.name}_total" if self.kind == "counter" else self.name
 
 
-def _counter(name: str, meaning: str, *labels: str) -> MetricDefinition:
-    return MetricDefinition(f"spade_coreason_{name}", "counter", meaning, labels)
+def _define(kind: MetricKind, name: str, meaning: str, *labels: str) -> MetricDefinition:
+    return MetricDefinition(f"spade_coreason_{name}", kind, meaning, labels)
 
 
-def _gauge(name: str, meaning: str, *labels: str) -> MetricDefinition:
-    return MetricDefinition(f"spade_coreason_{name}", "gauge", meaning, labels)
-
-
-def _histogram(name: str, meaning: str, *labels: str) -> MetricDefinition:
-    return MetricDefinition(f"spade_coreason_{name}", "histogram", meaning, labels)
-
+_counter, _gauge, _histogram = partial(_define, "counter"), partial(_define, "gauge"), partial(_define, "histogram")
 
 INFO = _gauge("info", "Always 1; the label has the version of the platform", "version")
 
