@@ -105,19 +105,24 @@ async def test_responses_are_found_followed_and_cancelled_at_another_worker(
         assert (await http.get(f"/v1/responses/{other['id']}")).json()["status"] == "cancelled"
 
 
+async def begin_task(doors: AllDoors, http: httpx.AsyncClient, ident: str, text: str) -> str:
+    """Send a message by A2A, and return the id of its task at once."""
+    message = {"messageId": ident, "role": "ROLE_USER", "parts": [{"text": text}]}
+    params = {"message": message, "configuration": {"returnImmediately": True}}
+    begun = await doors.rpc(http, doors.name(), "SendMessage", params)
+    return str(begun.json()["result"]["task"]["id"])
+
+
 async def test_tasks_and_tools_of_another_worker_go_on_and_are_cancelled(
     prosody: XmppServer, postgres: Postgres, tmp_path: Path
 ) -> None:
     async with run_far_doors(prosody, postgres, tmp_path) as running, running.far.http("website") as http:
         far, name = running.far, running.far.name()
-        message = {"messageId": "m1", "role": "ROLE_USER", "parts": [{"text": "hold"}]}
-        begun = await far.rpc(http, name, "SendMessage", {"message": message, "configuration": {"returnImmediately": True}})
-        task = begun.json()["result"]["task"]["id"]
+        task = await begin_task(far, http, "m1", "hold")
         await running.wait_for_turn("hold")
         async with running.near.http("website") as near, far.http("shop") as shop:
             # Sent again at the other worker, it is the same task.
-            again = {"message": message, "configuration": {"returnImmediately": True}}
-            assert (await running.near.rpc(near, name, "SendMessage", again)).json()["result"]["task"]["id"] == task
+            assert await begin_task(running.near, near, "m1", "hold") == task
             listed = await far.rpc(http, name, "ListTasks", {})
             assert [each["id"] for each in listed.json()["result"]["tasks"]] == [task]
             for method in ("GetTask", "CancelTask", "SubscribeToTask"):
@@ -131,9 +136,7 @@ async def test_tasks_and_tools_of_another_worker_go_on_and_are_cancelled(
         found = await far.rpc(http, name, "GetTask", {"id": task})
         assert found.json()["result"]["artifacts"][0]["parts"][0]["text"] == "one two"
         (tmp_path / "release").unlink()
-        message = {"messageId": "m2", "role": "ROLE_USER", "parts": [{"text": "hold 2"}]}
-        begun = await far.rpc(http, name, "SendMessage", {"message": message, "configuration": {"returnImmediately": True}})
-        task = begun.json()["result"]["task"]["id"]
+        task = await begin_task(far, http, "m2", "hold 2")
         await running.wait_for_turn("hold 2")
         cancelled = await far.rpc(http, name, "CancelTask", {"id": task})
         assert cancelled.json()["result"]["status"]["state"] == "TASK_STATE_CANCELED"
