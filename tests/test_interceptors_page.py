@@ -46,12 +46,7 @@ def test_an_interceptor_is_short() -> None:
 async def test_the_documented_limit_and_counters_work_on_a_server(prosody: XmppServer, project: Path) -> None:
     jid, password = await prosody.account()
     settings = {
-        "server": {
-            "mode": "external",
-            "host": prosody.host,
-            "port": prosody.port,
-            "tls": {"ca_file": str(prosody.ca_file)},
-        },
+        "server": prosody.settings,
         "interceptors": ["metrics:Metrics"],
         "agents": [
             {

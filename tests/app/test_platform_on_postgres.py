@@ -33,7 +33,7 @@ async def test_commands_without_a_configuration_read_the_database_of_the_running
     jid, password = await prosody.account()
     url = postgres.url()
     configuration = {
-        "server": {"mode": "external", "host": prosody.host, "port": prosody.port, "tls": {"ca_file": str(prosody.ca_file)}},
+        "server": prosody.settings,
         "storage": {"url": "${DB_URL}"},
         "agents": [{"jid": jid, "agent": f"{__name__}:CountingAgent", "password": "${AGENT_PASSWORD}"}],
     }
@@ -73,10 +73,9 @@ def test_without_its_database_up_ends_with_a_code_after_which_a_service_manager_
 
 async def test_a_conversation_goes_on_after_a_restart(prosody: XmppServer, postgres: Postgres, tmp_path: Path) -> None:
     jid, password = await prosody.account()
-    server = {"mode": "external", "host": prosody.host, "port": prosody.port, "tls": {"ca_file": str(prosody.ca_file)}}
     url = postgres.url()
     configuration = {
-        "server": server,
+        "server": prosody.settings,
         "storage": {"url": url},
         "agents": [{"jid": jid, "agent": f"{__name__}:CountingAgent", "password": password}],
     }

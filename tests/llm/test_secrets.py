@@ -23,6 +23,7 @@ from tests.support.chat_completions import (
     text_answer,
     tool_call_answer,
 )
+from tests.support.hosting import write_settings
 from tests.support.program import run_command, run_in_background
 from tests.support.servers.clients import StockClient
 from tests.support.servers.server import XmppServer
@@ -101,8 +102,6 @@ async def test_no_message_and_no_key_is_printed(prosody: XmppServer, tmp_path: P
             {},  # of the environment
             {"endpoint": {**endpoint, "api_key": KEYS["configuration"]}},
         ]
-        tls = {"ca_file": str(prosody.ca_file)}
-        server_settings = {"mode": "external", "domain": prosody.domain, "host": prosody.host, "port": prosody.port, "tls": tls}
         common_options = {"model": "small", "show_tools": False}
         agents = [
             {
@@ -113,9 +112,9 @@ async def test_no_message_and_no_key_is_printed(prosody: XmppServer, tmp_path: P
             }
             for (jid, password), kind, option in zip(accounts, ("Clerk", "Clerk", "Former"), options, strict=True)
         ]
-        configuration = tmp_path / "platform.yaml"
-        configuration.write_text(json.dumps({"server": server_settings, "data_dir": "data", "agents": agents}))
-        configuration.chmod(0o600)
+        configuration = write_settings(
+            tmp_path / "platform.yaml", {"server": prosody.settings, "data_dir": "data", "agents": agents}
+        )
         environment = {"OPENAI_BASE_URL": server.url, "OPENAI_API_KEY": KEYS["environment"]}
         with run_in_background(
             "-v", "up", "-c", "platform.yaml", cwd=tmp_path, env=environment, until=r"^Ready", errors=["ValueError (clerk.py"]

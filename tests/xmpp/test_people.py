@@ -24,10 +24,8 @@ AGENTS = "tests.support.keeping_agents"
 
 def write_settings(server: XmppServer, directory: Path, *agents: dict[str, Any], **settings: Any) -> Path:
     directory.mkdir()
-    tls = {"ca_file": str(server.ca_file)}
-    address = {"mode": "external", "domain": "localhost", "host": server.host, "port": server.port, "tls": tls}
     data_dir = str(directory / "data")
-    settings = {"server": address, "data_dir": data_dir, "agents": list(agents), "interceptors": [], **settings}
+    settings = {"server": server.settings, "data_dir": data_dir, "agents": list(agents), "interceptors": [], **settings}
     (directory / "platform.yaml").write_text(json.dumps(settings))
     return directory / "platform.yaml"
 

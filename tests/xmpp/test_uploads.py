@@ -26,7 +26,7 @@ from spade_coreason.xmpp.servers.certificate import ensure_certificate
 from spade_coreason.xmpp.uploads import Uploads
 from tests.support.chat_completions import ChatCompletionsServer, text_answer
 from tests.support.clock import LoopClock
-from tests.support.hosting import FunctionAgent, endpoint_of, run_agent, run_platform
+from tests.support.hosting import FunctionAgent, endpoint_of, run_agent, run_platform, write_settings
 from tests.support.picture_files import PICTURES
 from tests.support.servers import prosody as prosody_server
 from tests.support.servers.clients import StockClient
@@ -220,13 +220,9 @@ async def test_a_platform_warns_once_at_its_start_that_its_server_keeps_no_files
 ) -> None:
     accounts = [await real_server.account() for _ in range(3)]
     agents = [{"jid": jid, "password": word, "agent": "tests.xmpp.test_uploads:UploadingAgent"} for jid, word in accounts]
-    address = {"domain": real_server.domain, "host": real_server.host, "port": real_server.port}
-    server = {"mode": "external", **address, "tls": {"ca_file": str(real_server.ca_file)}}
-    limits = {"file_over_bytes": over_bytes, "grace_s": 1}
-    configuration = tmp_path / "platform.yaml"
-    data_dir = str(tmp_path / "data")
-    configuration.write_text(json.dumps({"server": server, "data_dir": data_dir, "limits": limits, "agents": agents}))
-    configuration.chmod(0o600)
+    limits, data_dir = {"file_over_bytes": over_bytes, "grace_s": 1}, str(tmp_path / "data")
+    settings = {"server": real_server.settings, "data_dir": data_dir, "limits": limits, "agents": agents}
+    configuration = write_settings(tmp_path / "platform.yaml", settings)
     caplog.set_level("INFO")
 
     def warnings() -> list[str]:

@@ -683,9 +683,7 @@ async def test_a_platform_joins_the_rooms_of_its_configuration(prosody: XmppServ
     jid, password = await prosody.account()
     file = tmp_path / "platform.yaml"
     agent = {"jid": jid, "agent": "agents.echo:EchoAgent", "password": password, "rooms": [{"jid": room, "nick": "Parrot"}]}
-    tls = {"ca_file": str(prosody.ca_file)}
-    server = {"mode": "external", "domain": "localhost", "host": prosody.host, "port": prosody.port, "tls": tls}
-    file.write_text(json.dumps({"server": server, "data_dir": str(tmp_path / "data"), "agents": [agent]}))
+    file.write_text(json.dumps({"server": prosody.settings, "data_dir": str(tmp_path / "data"), "agents": [agent]}))
     async with (
         StockClient(*await prosody.account(), prosody) as client,
         Platform(load_settings(file, PROJECT, {})) as platform,

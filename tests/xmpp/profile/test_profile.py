@@ -347,9 +347,8 @@ async def test_its_picture_comes_from_the_configuration(real_server: XmppServer,
     picture = draw_avatar("somebody else")
     (tmp_path / "face.png").write_bytes(picture.data)
     jid, password = await real_server.account()
-    server = {"mode": "external", "host": real_server.host, "port": real_server.port}
     text = {
-        "server": {**server, "tls": {"ca_file": str(real_server.ca_file)}},
+        "server": real_server.settings,
         "agents": [{"jid": jid, "agent": "tests.support.hosting:Echo", "password": password, "avatar": "face.png"}],
     }
     (tmp_path / "platform.yaml").write_text(json.dumps(text))
