@@ -49,12 +49,13 @@ _LOST = "the connection with the worker of the agent was interrupted"
 
 
 class IncomingReply:
-    """A reply that comes from another worker."""
+    """A reply that comes from another worker, and its origin (`ReplySource`)."""
 
-    def __init__(self, agent: str) -> None:
+    def __init__(self, doors: RemoteDoors, agent: str, caller: Caller, request_id: UUID, *, waits: bool) -> None:
+        self._doors = doors
         self.agent = agent
         self.key = token_hex(16)
-        self.reply: DoorReply
+        self.reply = DoorReply(self, caller, request_id, waits=waits)
         self.origin: Accepted | None = None
         """The worker from which it comes, once that is known."""
         self.early: list[tuple[str, str, int, str]] = []
@@ -96,6 +97,10 @@ class IncomingReply:
         early, self.early = self.early, []
         for message in early:
             self.take(*message)
+
+    def forget(self, reply: DoorReply) -> None:
+        """Deliver no more events to the reply."""
+        self._doors.forget(self)
 
 
 class RemoteDoors:
@@ -217,8 +222,7 @@ class RemoteDoors:
     async def expect(self, agent: str, caller: Caller, request_id: UUID, *, waits: bool) -> tuple[IncomingReply, Reader]:
         """Return a reply that is about to come, and where it is read. Raise ConnectionError if nothing can come."""
         await self.mailbox.wait_until_open()
-        incoming = IncomingReply(agent)
-        incoming.reply = DoorReply(_Source(self, incoming), caller, request_id, waits=waits)
+        incoming = IncomingReply(self, agent, caller, request_id, waits=waits)
         self._incoming[incoming.key] = incoming
         return incoming, Reader(self.worker, self.mailbox.address, incoming.key)
 
@@ -331,18 +335,6 @@ class RemoteDoor:
             return None
         incoming.accept(accepted)
         return incoming.reply
-
-
-class _Source:
-    """The origin of a reply that comes from another worker (`ReplySource`)."""
-
-    def __init__(self, doors: RemoteDoors, incoming: IncomingReply) -> None:
-        self._doors = doors
-        self._incoming = incoming
-
-    def forget(self, reply: DoorReply) -> None:
-        """Deliver no more events to the reply."""
-        self._doors.forget(self._incoming)
 
 
 class _ServedDoor:
