@@ -9,10 +9,10 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -38,12 +38,8 @@ EJABBERD = CLUSTER / "ejabberd"
 NAMES = ("first@127.0.0.1", "second@127.0.0.1")
 
 
-def wait_long(condition: Callable[[], bool], problem: str) -> None:
-    """Wait longer than `wait_until`: on a busy machine each start of Erlang takes ten seconds."""
-    deadline = time.monotonic() + ANSWER_S
-    while not condition():
-        assert time.monotonic() < deadline, problem
-        time.sleep(0.1)
+wait_long = partial(wait_until, timeout_s=ANSWER_S)
+"""On a busy machine each start of Erlang takes ten seconds."""
 
 
 @dataclass

@@ -112,7 +112,7 @@ async def test_a_worker_stores_again_after_its_row_was_locked_for_too_long(
 async def test_a_worker_that_hangs_in_a_transaction_is_reaped_because_its_session_is_ended(postgres: Postgres) -> None:
     url = postgres.url()
     async with open_worker(url, 3600, "two") as other:
-        worker = await _expired_worker(other)
+        worker = await other.write(lambda connection: leases.add_worker(connection, WorkerTerms("expired", -1)))
         name = f"SET application_name = '{leases.name_session(worker)}'; "
         async with _session(url, name + leases.make_fence(worker)) as session:
             hanging = asyncio.create_task(session.execute("SELECT pg_sleep(3600)"))
@@ -136,10 +136,6 @@ async def test_the_session_of_a_worker_has_its_name_also_when_it_is_made_again(p
         await database.write(lambda connection: None)
         [second] = execute(url, f"SELECT pid {named}")
         assert second != first
-
-
-async def _expired_worker(database: Database) -> int:
-    return await database.write(lambda connection: leases.add_worker(connection, WorkerTerms("expired", -1)))
 
 
 @asynccontextmanager

@@ -19,9 +19,9 @@ async def eventually(condition: Callable[[], bool], timeout_s: float = TIMEOUT_S
             await asyncio.sleep(0.01)
 
 
-def wait_until(condition: Callable[[], bool], problem: str) -> None:
-    """Poll a condition outside of an event loop; fail with `problem` after `TIMEOUT_S`."""
-    deadline = time.monotonic() + TIMEOUT_S
+def wait_until(condition: Callable[[], bool], problem: str, timeout_s: float = TIMEOUT_S) -> None:
+    """Poll a condition outside of an event loop; fail with `problem` after `timeout_s`."""
+    deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, problem
         time.sleep(0.01)
