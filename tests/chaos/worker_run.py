@@ -50,6 +50,8 @@ DATABASE_SPLIT, SERVER_SPLIT = "split from PostgreSQL", "split from the XMPP ser
 REPLACING = ("kill -9", "SIGSTOP", DATABASE_SPLIT, SERVER_SPLIT)
 """The faults after which others have to find out that a worker is gone."""
 _EXIT_CODES = (0, -signal.SIGKILL, LeaseLostError.exit_code)
+"""The exit codes of a worker that was stopped or killed, or that has lost its lease."""
+_STARTS = 5
 _PID = "pid"
 _FENCED = "another worker serves the agents of this one now"
 _RECORD_WRITES = """
@@ -111,7 +113,7 @@ class WorkerTally(KillTally):
     bad_trails: int = 0
     """Audit trails that do not verify."""
     bad_ends: int = 0
-    """Workers that ended with another exit code than one that was stopped or killed, or whose lease was lost."""
+    """Ends of workers with another exit code than one of `_EXIT_CODES`."""
     takeovers_s: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     """The seconds from each fault until an agent of the worker that it hit answered a question, by the fault."""
 
@@ -211,17 +213,30 @@ class Worker:
     ends: Counter[int] = field(default_factory=Counter)
     """The numbers of its ends, by exit code."""
 
+    async def start(self) -> None:
+        """Start the process, again if it ends before it is ready, as a service manager does.
+
+        On a busy machine PostgreSQL may keep it waiting for longer than a short lease.
+        """
+        for attempt in range(1, _STARTS + 1):
+            try:
+                return await self.process.start()
+            except AssertionError as error:
+                print(f"did not start: {error}")
+                if attempt == _STARTS:
+                    raise
+
     async def restart(self, number: signal.Signals, program: Path | None = None) -> None:
         """End the process by a signal, and start it again: from now on that of another copy of the package, if one is given."""
         self.ends[await self.process.signal(number)] += 1
         self.process.program = program or self.process.program
-        await self.process.start()
+        await self.start()
 
     async def start_again_if_ended(self) -> None:
         """Start the process again if it has ended, as a service manager does."""
         if self.process.process is None or self.process.process.poll() is not None:
             self.ends[await self.process.wait()] += 1
-            await self.process.start()
+            await self.start()
 
 
 @dataclass(eq=False)
@@ -300,7 +315,7 @@ async def _kill(scene: Scene) -> None:
     agents = scene.find_agents(worker)
     worker.ends[await worker.process.signal(signal.SIGKILL)] += 1
     await scene.watch("kill -9", agents)
-    await worker.process.start()
+    await worker.start()
 
 
 async def _kill_and_start(scene: Scene) -> None:

@@ -10,6 +10,7 @@ import select
 import signal
 import subprocess
 import sys
+import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -29,6 +30,7 @@ from spade_coreason.domain.access import AccessPolicy, TrustedAgents
 from spade_coreason.domain.avatar import Avatar
 from spade_coreason.domain.jid import bare_jid
 from spade_coreason.domain.rooms import RoomConfig
+from spade_coreason.exceptions import CoReasonError
 from spade_coreason.memory.interaction.store import AgentInteractionMemory
 from spade_coreason.operations.client import call_platform
 from spade_coreason.operations.table import OPERATIONS
@@ -591,4 +593,8 @@ async def _serve(configuration: Path, blocked_s: float, *, is_strict: bool) -> N
 
 
 if __name__ == "__main__":
-    asyncio.run(_serve(Path(sys.argv[1]), float(sys.argv[2]), is_strict=sys.argv[3:] != ["lenient"]))
+    try:
+        asyncio.run(_serve(Path(sys.argv[1]), float(sys.argv[2]), is_strict=sys.argv[3:] != ["lenient"]))
+    except CoReasonError as error:
+        traceback.print_exc()
+        sys.exit(error.exit_code)
