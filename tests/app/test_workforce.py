@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 
-from spade_coreason.app.workers.workforce import Workforce
+from spade_coreason.app.workers.workforce import Workforce, replace_predecessor
 from spade_coreason.exceptions import StoreError
 from spade_coreason.storage import (
     Database,
@@ -14,6 +15,7 @@ from spade_coreason.storage import (
     LeaseRenewal,
     Leases,
     LeaseTable,
+    RunningRequests,
     StoreTimings,
     WorkerTerms,
     open_database,
@@ -161,3 +163,23 @@ async def test_what_a_stop_cuts_off_is_counted_when_the_lease_of_its_agent_ends(
         await workforce.leave()
         assert [(each["id"], each["stops"]) for each in execute(url, "SELECT id, stops FROM crashed_requests")] == [(row, 1)]
         await workforce.end()
+
+
+async def test_a_directory_replaces_its_own_worker_and_none_of_a_restored_database(postgres: Postgres, tmp_path: Path) -> None:
+    lost, restored = postgres.url(), postgres.url()
+
+    async def replace(database: Database) -> None:
+        await replace_predecessor(Leases(database), tmp_path, RunningRequests(), 0, is_stop=False)
+
+    async with open_worker(lost, "one", 3600) as (one, _):
+        await replace(one)
+        async with open_worker(lost, "again", 3600) as (again, _):
+            await replace(again)
+            assert list_workers(lost) == ["again"]
+        # Row ids go on where the backup ended, so that another worker has the same one in the restored database.
+        async with open_worker(restored, "other", 3600) as (other, _), open_worker(restored, "two", 3600) as (two, _):
+            (tmp_path / "worker").write_text(
+                (tmp_path / "worker").read_text().replace(str(again.worker_id), str(other.worker_id))
+            )
+            await replace(two)
+            assert list_workers(restored) == ["other", "two"]

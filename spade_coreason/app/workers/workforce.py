@@ -29,7 +29,7 @@ _AFTER_EXPIRY_S = 0.02
 _JOIN_S = 15.0
 """The time that a start waits for its share. A worker gives an agent back when its running turns have ended."""
 _FILE = "worker"
-"""The file in the directory of a process with the id of its worker."""
+"""The file in the directory of a process with the id of its worker, and when that has started. Versions before had no time."""
 _STOPPED = "its worker was stopped"
 _ROOM = "another worker has room"
 _AWAY = "its worker did not reach the XMPP server"
@@ -42,12 +42,13 @@ async def replace_predecessor(
 
     This process holds the lock of the directory, so that worker has died, whatever its lease says. `running` is what it left.
     """
-    predecessor = None
+    predecessor: list[int] = []
     with suppress(OSError, ValueError):
-        predecessor = int(await asyncio.to_thread((run_dir / _FILE).read_text))
-    if predecessor is not None:
+        predecessor = [int(word) for word in (await asyncio.to_thread((run_dir / _FILE).read_text)).split()]
+    if predecessor:
         await leases.replace(predecessor, running, blocking_row, is_stop=is_stop)
-    await asyncio.to_thread(replace_file, run_dir / _FILE, str(leases.worker).encode())
+    started_at = await leases.find_start()
+    await asyncio.to_thread(replace_file, run_dir / _FILE, f"{leases.worker} {started_at}".encode())
 
 
 class Serving(Protocol):

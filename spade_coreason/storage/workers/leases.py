@@ -335,19 +335,27 @@ class Leases:
 
         return await self._database.write(work)
 
-    async def replace(self, predecessor: int, running: RunningRequests, blocking_row: int, *, is_stop: bool) -> None:
+    async def find_start(self) -> int:
+        """Return when this worker has started (microseconds). Together with its id it is no worker of another database."""
+        query = select(workers.c.started_at).where(workers.c.id == self.worker)
+        return await self._database.read(lambda connection: int(connection.execute(query).scalar_one()))
+
+    async def replace(self, predecessor: Sequence[int], running: RunningRequests, blocking_row: int, *, is_stop: bool) -> None:
         """Replace a worker that has died, unless another one has done so already and has counted its requests.
 
         Otherwise store what it has kept in `running`, and count a crash or a stop for what ran, as `record_crash` does.
+        `predecessor` is its id, and when it has started: a restored database gives the same ids again.
         """
         kept, rows = running.kept, running.rows
+        worker, *started_at = predecessor
+        query = select(workers.c.id).where(workers.c.id == worker, *(workers.c.started_at == start for start in started_at))
 
         def work(connection: Connection) -> None:
             lock_changes(connection)
-            if connection.scalar(select(workers.c.id).where(workers.c.id == predecessor)) is not None:
+            if connection.scalar(query) is not None:
                 store_kept(connection, kept)
                 count_crash(connection, rows, utc_now(), blocking_row, is_stop=is_stop)
-                remove_worker(connection, predecessor, "its worker has started again")
+                remove_worker(connection, worker, "its worker has started again")
 
         await self._database.write(work)
 
