@@ -234,24 +234,27 @@ def require_running(file: Path | None, data: Path | None, *, of_machine: bool = 
     from ..config import is_platform_running
 
     directory = find_running_directory(file, data)
-    if not is_platform_running(directory):
-        if not of_machine and (settings := _find_shared_settings(file, data)) is not None:
-            return _SharedPlatform(settings)
-        raise no_platform_error(directory, "start one (`spade-coreason up`), or name another data directory with --data")
-    return _RunningPlatform(directory, directory)
+    if is_platform_running(directory):
+        return _RunningPlatform(directory, directory)
+    remedy = "start one (`spade-coreason up`), or name another data directory with --data"
+    try:
+        settings = _find_shared_settings(file, data)
+    except ConfigError as error:  # clients of a platform on this machine need its data directory only
+        raise no_platform_error(
+            directory, f"workers on other machines are not found without the configuration: {error}"
+        ) from error
+    if settings is not None and not of_machine:
+        return _SharedPlatform(settings)
+    if settings is not None:
+        remedy = "of several workers, this command reaches one on its own machine: name its data directory with --data"
+    raise no_platform_error(directory, remedy)
 
 
 def _find_shared_settings(file: Path | None, data: Path | None) -> Settings | None:
-    """Return the settings of data that several workers may share.
-
-    None if one platform alone can use the data, or if the configuration does not say: clients need its data directory only.
-    """
+    """Return the settings of data that several workers may share. None if one platform alone can use the data."""
     from ..app import is_shared
 
-    try:
-        settings = load_storage_settings(file, data)
-    except ConfigError:
-        return None
+    settings = load_storage_settings(file, data)
     return settings if is_shared(settings) else None
 
 

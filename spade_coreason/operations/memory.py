@@ -180,7 +180,12 @@ class ExportMemory(Arguments):
 async def export_memory(call: Call, arguments: ExportMemory) -> ExportedMemory:
     """Write the interaction memory of an agent to a file in the format of spade_llm."""
     agent = await select_agent(call.host, arguments.agent)
-    return ExportedMemory(agent, await _memory_of(call.host, agent).aexport_file(arguments.target))
+    memory = _memory_of(call.host, agent)
+    if call.host.database is None and not await memory.aget_all_conversations():
+        raise StoreError(
+            "nothing is stored here yet; name the platform's configuration with -c FILE, or its data with --data DIR"
+        )
+    return ExportedMemory(agent, await memory.aexport_file(arguments.target))
 
 
 class ImportMemory(Arguments):

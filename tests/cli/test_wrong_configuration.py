@@ -104,6 +104,25 @@ def test_a_path_that_is_wrong_is_a_mistake_of_usage(invoke: Invoke) -> None:
     assert_one_line(invoke("storage", "check", "--data", "nowhere"), 2, "nothing is stored here yet")
 
 
+def test_an_export_of_no_memories_names_no_success_where_nothing_is_stored(invoke: Invoke) -> None:
+    done = invoke("memory", "export", "notes.json", "--agent", "notes@example.org")
+    assert_one_line(done, 1, "nothing is stored here yet; name the platform's configuration with -c FILE")
+    assert not Path("notes.json").exists()
+
+
+def test_a_status_of_workers_names_a_mistake_that_keeps_it_from_asking_them(invoke: Invoke) -> None:
+    write_file(Path("config/platform.yaml"), 'server: {mode: external}\nstorage: {url: "${DATABASE_URL}"}\n')
+    assert_one_line(invoke("status"), 4, "workers on other machines are not found without the configuration: ")
+    assert "DATABASE_URL is not set" in invoke("status").stderr
+
+
+@pytest.mark.parametrize("command", [["drain"], ["log", "info"]])
+def test_what_is_done_on_the_machine_of_a_worker_says_so_elsewhere(invoke: Invoke, command: list[str]) -> None:
+    url = "postgresql+asyncpg://agents@127.0.0.1:1/agents"
+    write_file(Path("config/platform.yaml"), f'server: {{mode: external}}\nstorage: {{url: "{url}"}}\n')
+    assert_one_line(invoke(*command), 4, "of several workers, this command reaches one on its own machine")
+
+
 def test_each_of_several_mistakes_has_its_line(invoke: Invoke) -> None:
     write_file(
         Path("config/platform.yaml"), "servr: {port: 1}\n" + agents_config("{jid: not a jid, agent: nothing, optons: {}}")

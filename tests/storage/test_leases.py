@@ -163,7 +163,7 @@ async def test_row_ids_of_a_new_owner_follow_those_of_the_last(postgres: Postgre
 async def test_a_command_that_needs_the_whole_database_waits_for_no_worker(postgres: Postgres) -> None:
     url = postgres.url()
     async with open_worker(url):
-        with pytest.raises(StoreError, match="another platform uses this database; stop it"):
+        with pytest.raises(StoreError, match=r"another platform uses this database .*; stop all its workers"):
             await open_database(url, "off")
 
 

@@ -391,10 +391,10 @@ class PostgresDatabase(Database):
         try:
             await driver.execute(_LOCK_SQL.format("" if self._terms is None else "_shared"))
         except asyncpg.LockNotAvailableError:
-            remedy = "stop it, or name another database in storage.url"
-            if names := await self._find_workers(driver):
-                remedy += f"; it is several workers: {', '.join(names)}"
-            raise StoreError(f"{self.name}: another platform uses this database; {remedy}") from None
+            names = await self._find_workers(driver)
+            which, them = (f" ({', '.join(names)})", "all its workers") if names else ("", "it")
+            remedy = f"stop {them}, or name another database in storage.url"
+            raise StoreError(f"{self.name}: another platform uses this database{which}; {remedy}") from None
         await driver.execute("RESET lock_timeout")
 
     async def _find_workers(self, driver: Any) -> list[str]:
