@@ -166,6 +166,7 @@ def find_problems(settings: Settings, *, logs_in: bool) -> Iterator[tuple[KeyPat
         yield ("tracing", "enabled"), problem
     all_access = (settings.access, *(agent.access for agent in settings.agents))
     yield from _find_unknown_groups(settings.quotas, ("quotas",), *all_access)
+    yield from _find_together_problems(settings)
     first: dict[str, int] = {}
     for number, agent in enumerate(settings.agents):
         place = ("agents", number)
@@ -271,6 +272,20 @@ def _find_missing_extra(extra: str) -> str | None:
     if all(map(find_spec, _EXTRAS[extra])):
         return None
     return f"needs the extra {extra}; run: {install_hint(extra)}"
+
+
+def _find_together_problems(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
+    agents = [bare_jid(agent.jid) for agent in settings.agents]
+    first: dict[str, int] = {}
+    for number, group in enumerate(settings.workers.together):
+        for index, jid in enumerate(group):
+            place = ("workers", "together", number, index)
+            if jid not in agents:
+                near = difflib.get_close_matches(jid, agents, n=1)
+                hint = f"did you mean {near[0]}?" if near else "name agents of this configuration"
+                yield place, f"{jid} is none of the agents; {hint}"
+            elif first.setdefault(jid, number) != number:
+                yield place, f"{jid} is already in together[{first[jid]}]; make one group of both, or name it once"
 
 
 def _find_account_problems(settings: Settings, agent: AgentSettings, place: KeyPath) -> Iterator[tuple[KeyPath, str]]:

@@ -127,6 +127,8 @@ class AgentStatus:
     """The metrics of the last 24 hours."""
     card: AgentCard | None = None
     """The card of the agent, as other agents find it."""
+    worker: str | None = None
+    """The name of the worker that serves it, if several may share the agents; None if none does."""
 
     @property
     def is_healthy(self) -> bool:

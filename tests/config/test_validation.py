@@ -101,6 +101,14 @@ MISTAKES = [
     ("access: {ask: true, operators: [example.org]}", "access.operators[0]: 'example.org' is not a JID; "),
     ("access: {operators: [a@example.org/desk]}", 'access.operators[0]: "a@example.org/desk" names a device; '),
     (
+        agents_section("jid: writer@localhost, agent: 'a:B'") + "\nworkers: {together: [[writer@localhost, writr@localhost]]}",
+        "workers.together[0][1]: writr@localhost is none of the agents; did you mean writer@localhost?",
+    ),
+    (
+        agents_section("jid: a@localhost, agent: 'a:B'") + "\nworkers: {together: [[a@localhost], [a@localhost]]}",
+        "workers.together[1][0]: a@localhost is already in together[0]; make one group of both, or name it once",
+    ),
+    (
         "access: {groups: {staff: [a@b.org]}}\nquotas: {person: {groups: {stuff: {}}}}",
         'quotas.person.groups.stuff: the group is not defined; did you mean "staff"?',
     ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from ...doors import RunningDoor
 from ...exceptions import StoreError
@@ -91,16 +92,17 @@ class Colleagues:
         names = {worker.id: worker.name for worker in table.workers}
 
         def describe(agent: str) -> AgentStatus:
-            if agent in found:
-                return found[agent]
             lease = table.leases.get(agent)
+            worker = None if lease is None or lease.worker is None else names.get(lease.worker, str(lease.worker))
+            if agent in found:
+                return replace(found[agent], worker=worker)
             if lease is None or lease.worker is None:
                 problem = "no worker serves it" if lease is None else f"no worker serves it: {lease.reason}"
             elif lease.worker not in answers:
-                problem = f"its worker {names.get(lease.worker, lease.worker)} {problems.get(lease.worker, _SILENT)}"
+                problem = f"its worker {worker} {problems.get(lease.worker, _SILENT)}"
             else:
-                problem = f"its worker {names.get(lease.worker, lease.worker)} has not begun to serve it"
-            return AgentStatus(agent, "offline", start_problem=f"{agent}: {problem}")
+                problem = f"its worker {worker} has not begun to serve it"
+            return AgentStatus(agent, "offline", start_problem=f"{agent}: {problem}", worker=worker)
 
         takeover = find_last_takeover(table)
         web = next((state.web for state in (own, *answers.values()) if state is not None and state.web is not None), None)

@@ -40,9 +40,9 @@ def command(name: str | None, file: Path | None, data: Path | None, as_json: boo
     times: 50 % and 99 % of the answers took no longer. "Messages today" (UTC) counts towards the quotas, and names the
     heaviest senders.
 
-    If several workers share the agents, it lists these too: their agents, the time since their start, and the time until their
-    lease ends unless they renew it. Then it shows the last takeover of agents from a worker, with the reason. Without a worker
-    on this machine the configuration is enough.
+    If several workers share the agents, it lists these too: the number of their agents, the time since their start, and the
+    time until their lease ends unless they renew it. Then it shows the last takeover of agents from a worker, with the reason.
+    The column worker names the worker of each agent. Without a worker on this machine the configuration is enough.
 
     With AGENT it lists the running answers: the person, the conversation, the time since the start, the last durable step, and
     the place in the code where it waits. AGENT is a JID or its name alone; "*" means all agents.
@@ -78,8 +78,12 @@ def command(name: str | None, file: Path | None, data: Path | None, as_json: boo
             print_line(f"             {paint(problem, 'red')}")
     _print_workers(found)
     if found.agents:
-        columns = ("agent", "state", "conversations", "in flight", "answers/24h", "p50", "p99", "errors")
-        print_table(columns, [_agent_row(agent) for agent in found.agents])
+        columns = ["agent", "state", "conversations", "in flight", "answers/24h", "p50", "p99", "errors"]
+        rows = [_agent_row(agent) for agent in found.agents]
+        if len(found.workers) > 1:
+            columns.append("worker")
+            rows = [(*row, agent.worker or "none") for row, agent in zip(rows, found.agents, strict=True)]
+        print_table(columns, rows)
     for agent in found.agents:
         for room, state in agent.rooms.items():
             print_line(f"{agent.jid} in the room {room}: {state}")
