@@ -34,6 +34,13 @@ async def receive(repository: AgentRepository, number: int) -> bool:
     return await repository.inbox.receive(bytes([number]) * 16, ALICE, "{}", NOW, evidence=SAME_STANZA)[1]
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+async def test_a_server_that_is_down_is_one_clear_line(host: str) -> None:
+    with pytest.raises(StoreError) as caught:
+        await open_database(f"postgresql+asyncpg://agents@{host}:1/agents")
+    assert str(caught.value) == f"postgresql://{host}:1/agents: cannot connect: Connection refused"
+
+
 async def test_a_second_platform_on_a_database_is_one_clear_line(postgres: Postgres) -> None:
     url = postgres.url()
     database = await open_database(url)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import re
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -65,6 +67,8 @@ _REMEDIES = {
     "25P03": "the platform hung during a transaction, which was undone; its log names what blocked it",
 }
 """The remedy of an error, by its SQLSTATE."""
+_CONNECT_FAILED = re.compile(r"\[Errno (\d+)\] Connect call failed")
+"""The reason in an error of asyncio, which has one for each address of a host."""
 # SQLSTATE classes of errors in one write. All other classes are failures of the server (PostgreSQL, appendix A).
 _SINGLE_WRITE_STATES = {"21", "22", "23", "42"}
 _UNDEFINED_TABLE = "42P01"
@@ -247,6 +251,8 @@ class PostgresDatabase(Database):
                     self._wake_event.set()
 
     def problem(self, error: Exception) -> StoreError:
+        if numbers := dict.fromkeys(_CONNECT_FAILED.findall(str(error))):
+            return StoreError(f"{self.name}: cannot connect: {', '.join(os.strerror(int(number)) for number in numbers)}")
         problem = super().problem(error)
         remedy = _LOST_TABLES_REMEDY if _has_lost_tables(error) else _find_remedy(error)
         return problem if remedy is None else StoreError(f"{problem}: {remedy}")
