@@ -75,6 +75,20 @@ def test_what_runs_or_waits_of_a_person_ends_before_their_data_is_deleted(platfo
     assert platform.run_command("ask", "moody", "hello").returncode == 0
 
 
+def test_a_drain_that_is_interrupted_says_that_the_platform_runs_on(platform: RunningCommand) -> None:
+    with start(platform.cwd, "ask", "moody", "sleep", "--timeout", "3600") as asking:
+        while json.loads(platform.run_command("status", "--json").stdout)["agents"][2]["in_flight"] == 0:
+            assert asking.poll() is None
+        with start(platform.cwd, "drain") as draining:
+            while not audited(platform, "platform"):
+                assert draining.poll() is None
+            draining.send_signal(signal.SIGINT)
+            assert draining.communicate(timeout=TIMEOUT_S) == ("", "Interrupted. The platform runs on.\n")
+        assert draining.returncode == 130
+        asking.kill()
+    assert platform.run_command("ask", "notes", "hello").returncode == 0
+
+
 def test_what_was_used_of_the_quotas_is_the_same_beside_a_platform_and_without_it(platform: RunningCommand) -> None:
     for words in ("one", "two"):
         assert platform.run_command("ask", "notes", words).returncode == 0

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from pathlib import Path
 
 from ...account import data_option
 from ...context import define_command as define
-from ...operations import print_stopped, require_running
+from ...errors import EXIT_INTERRUPTED
+from ...operations import require_running
 from ...settings import config_option
 from ...terminal.console import print_line, progress_bar
 
@@ -22,8 +24,10 @@ def command(file: Path | None, data: Path | None) -> int:
 
     New messages are stored, and answered after the next start (see `conversation.on_restart`). There is no time limit, unlike
     at a stop by a signal (`limits.grace_s`). The command ends when the platform has stopped. `spade-coreason status AGENT`
-    shows what is still running. Ctrl-C ends the waiting, and the platform runs on. With several
-    workers, the one on this machine stops, and the others take its agents.
+    shows what is still running. Ctrl-C ends the waiting, and the platform runs on.
+
+    With several workers, the one on this machine stops, and the others take its agents. If several share a data directory, it
+    is the first; `--data DIR/workers/2` names the second.
 
     \b
       spade-coreason drain
@@ -38,7 +42,8 @@ def command(file: Path | None, data: Path | None) -> int:
         drained = platform.perform(drain_platform, NoArguments(), progress.update_item)
         progress.finish_item()
     if not drained.is_complete:
-        return print_stopped()
+        print_line("Interrupted. The platform runs on.", stream=sys.stderr)
+        return EXIT_INTERRUPTED
     print_line(f"{drained.turns:,} running answer{'s' if drained.turns != 1 else ''} finished. The platform stops.")
     while is_platform_running(platform.data_dir):
         time.sleep(_POLL_S)
