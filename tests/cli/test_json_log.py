@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from spade_coreason.exceptions import LeaseLostError
 from tests.support.program import run_command, run_in_background, write_project
+from tests.support.wait import TIMEOUT_S
 
 MOODY = "moody@localhost"
 
@@ -56,3 +60,17 @@ def test_every_line_is_an_object_also_of_the_command_itself(tmp_path: Path) -> N
     [problem] = read_log(refused.stderr)
     assert (refused.returncode, problem["level"]) == (2, "error")
     assert "config/platform.yaml: agents" in problem["message"]
+
+
+def test_the_last_line_of_a_worker_that_has_lost_its_lease_is_an_object_too() -> None:
+    program = """
+from spade_coreason.app.workers.membership import Membership
+from spade_coreason.cli.logging import configure_logging
+
+configure_logging(0, "json")
+Membership._on_lease_lost(None, "another one has taken over")
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    [entry] = read_log(ended.stderr)
+    assert (ended.returncode, entry["level"]) == (LeaseLostError.exit_code, "critical")
+    assert entry["message"] == "the lease of this worker is lost: another one has taken over. The process ends."

@@ -137,8 +137,14 @@ class Membership:
 
     def _on_lease_lost(self, reason: str) -> None:
         """End the process at once, from any thread: what it still wrote would be refused, and what it sent would be wrong."""
-        os.write(2, f"The lease of this worker is lost: {reason}. The process ends.\n".encode())
-        os._exit(LeaseLostError.exit_code)
+        try:
+            line = f"the lease of this worker is lost: {reason}. The process ends."
+            record = log.makeRecord(log.name, logging.CRITICAL, __file__, 0, line, (), None)
+            # A thread that is blocked may hold the lock of a handler, so it only formats the line.
+            formats = [handler.format for handler in logging.getLogger().handlers]
+            os.write(2, f"{formats[0](record) if formats else line}\n".encode())
+        finally:
+            os._exit(LeaseLostError.exit_code)
 
     # What serves the agents (`Serving`)
 
