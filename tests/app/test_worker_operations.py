@@ -320,7 +320,7 @@ async def test_the_status_shows_all_workers_and_the_last_takeover_from_any_machi
             assert status["pid"] == pid
             assert [agent["jid"] for agent in status["agents"] if agent["state"] == "online"] == service.agents
             served = [(agent["jid"], int(agent["worker"].rpartition(":")[2])) for agent in status["agents"]]
-            assert served == [(agent, service.find_process(agent)) for agent in service.agents]
+            assert served == [(agent, service.workers.find_process(agent)) for agent in service.agents]
             lines = (await machine.run("status")).splitlines()
             assert all(any(line.startswith(agent) and line.endswith(f":{pid}") for line in lines) for agent, pid in served)
             assert [(worker["name"].rpartition(":")[2], worker["agents"]) for worker in status["workers"]] == [

@@ -336,7 +336,7 @@ class Leases:
         return await self._database.write(work)
 
     async def find_start(self) -> int:
-        """Return when this worker has started (microseconds). Together with its id it is no worker of another database."""
+        """Return when this worker has started (microseconds). A worker of another database with its id has another time."""
         query = select(workers.c.started_at).where(workers.c.id == self.worker)
         return await self._database.read(lambda connection: int(connection.execute(query).scalar_one()))
 
