@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 from pathlib import Path
@@ -18,7 +19,7 @@ from tests.support.servers.clients import StockClient
 from tests.support.servers.postgres import Postgres
 from tests.support.servers.server import XmppServer
 from tests.support.wait import eventually
-from tests.support.workers import new_asker, run_workers
+from tests.support.workers import new_asker, run_workers, write_settings
 
 
 async def test_a_worker_that_joins_takes_its_share_and_one_that_dies_is_replaced(
@@ -170,3 +171,14 @@ async def test_a_worker_takes_no_agent_while_it_cannot_read_who_may_ask_it(
             await membership.take(workers.agents[1:])
             assert membership.list_agents() == workers.agents
         await other.close()
+
+
+async def test_a_worker_without_the_code_of_an_agent_names_the_mistake_in_its_log(
+    prosody: XmppServer, postgres: Postgres, tmp_path: Path
+) -> None:
+    async with run_workers(prosody, postgres, tmp_path, agents=2) as workers:
+        settings = json.loads((tmp_path / "platform.yaml").read_text())
+        settings["agents"][1]["agent"] = "nowhere:Agent"
+        worker = await workers.start(write_settings(tmp_path / "other.yaml", settings))
+        problem = "agents[1].agent: there is no module nowhere"
+        await eventually(lambda: worker.error_log.exists() and problem in worker.error_log.read_text())

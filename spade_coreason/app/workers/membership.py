@@ -167,10 +167,10 @@ class Membership:
         numbers = [number for number, agent in enumerate(self._settings.agents) if bare_jid(agent.jid) in agents]
         for number in numbers:
             settings = self._settings.agents[number]
-            if isinstance(self._hosted.absent.get(bare_jid(settings.jid)), ConfigError):
-                continue
-            await self._hosted.build(self._settings.place(f"agents[{number}]"), settings)
-            if (jid := bare_jid(settings.jid)) in self._hosted.absent:
+            jid = bare_jid(settings.jid)
+            if not isinstance(self._hosted.absent.get(jid), ConfigError):
+                await self._hosted.build(self._settings.place(f"agents[{number}]"), settings)
+            if jid in self._hosted.absent:
                 self._hosted.report_absence(jid)
         self._hosted.begin(numbers)
 
