@@ -14,12 +14,12 @@ from spade_coreason import Platform, load_settings
 from spade_coreason.exceptions import LeaseLostError, StoreError
 from spade_coreason.storage import Leases, WorkerTerms, open_database
 from tests.support.databases import execute
-from tests.support.hosting import Tunnel
+from tests.support.hosting import Tunnel, write_settings
 from tests.support.servers.clients import StockClient
 from tests.support.servers.postgres import Postgres
 from tests.support.servers.server import XmppServer
 from tests.support.wait import eventually
-from tests.support.workers import new_asker, run_workers, write_settings
+from tests.support.workers import new_asker, run_workers
 
 
 async def test_a_worker_that_joins_takes_its_share_and_one_that_dies_is_replaced(
