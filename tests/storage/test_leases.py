@@ -113,7 +113,7 @@ async def test_a_worker_that_hangs_in_a_transaction_is_reaped_because_its_sessio
     url = postgres.url()
     async with open_worker(url, 3600, "two") as other:
         worker = await other.write(lambda connection: leases.add_worker(connection, WorkerTerms("expired", -1)))
-        name = f"SET application_name = '{leases.name_session(worker)}'; "
+        name = f"SELECT set_config('application_name', {leases.name_session(worker)}, false); "
         async with _session(url, name + leases.make_fence(worker)) as session:
             hanging = asyncio.create_task(session.execute("SELECT pg_sleep(3600)"))
             active = "SELECT 1 FROM pg_stat_activity WHERE query LIKE 'SELECT pg_sleep(3600)%' AND state = 'active'"
@@ -124,10 +124,25 @@ async def test_a_worker_that_hangs_in_a_transaction_is_reaped_because_its_sessio
                 await hanging
 
 
+async def test_a_worker_of_another_platform_keeps_its_session_although_it_has_the_same_id(postgres: Postgres) -> None:
+    url = postgres.url()
+    elsewhere = postgres.second_url(url)
+    async with open_worker(url, 3600) as other, open_worker(elsewhere, 3600), open_worker(elsewhere, 3600) as healthy:
+        pid = await _read_pid(healthy)
+        execute(url, f"INSERT INTO workers (id, name, started_at, expires_at) VALUES ({worker_of(healthy)}, 'expired', 0, 0)")
+        async with _session(url, leases.make_fence(worker_of(healthy))):
+            assert await other.write(leases.reap) == []
+            assert await _read_pid(healthy) == pid
+
+
+async def _read_pid(database: Database) -> int:
+    return await database.write(lambda connection: int(connection.scalar(text("SELECT pg_backend_pid()"))))
+
+
 async def test_the_session_of_a_worker_has_its_name_also_when_it_is_made_again(postgres: Postgres) -> None:
     url = postgres.url()
     async with open_worker(url, 3600) as database:
-        named = f"FROM pg_stat_activity WHERE application_name = '{leases.name_session(worker_of(database))}'"
+        named = f"FROM pg_stat_activity WHERE application_name = {leases.name_session(worker_of(database))}"
         [first] = execute(url, f"SELECT pid {named}")
         execute(url, f"SELECT pg_terminate_backend(pid) {named}")
         await eventually(lambda: execute(url, f"SELECT pid {named}") == [])

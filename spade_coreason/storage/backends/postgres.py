@@ -389,7 +389,7 @@ class PostgresDatabase(Database):
     async def _name_session(self, driver: Any) -> None:
         """Name the session of a worker, so that another one can end it."""
         if self.worker_id is not None:
-            await driver.execute(f"SET application_name = '{name_session(self.worker_id)}'")
+            await driver.execute(f"SELECT set_config('application_name', {name_session(self.worker_id)}, false)")
 
     async def _acquire_lock(self, driver: Any) -> None:
         """Take the lock that a platform holds as long as it is connected. Raise StoreError if another platform holds it."""

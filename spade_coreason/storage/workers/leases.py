@@ -28,8 +28,9 @@ NOW = text("(extract(epoch FROM clock_timestamp()) * 1000000)::bigint")
 """The time of the database in microseconds. That of a transaction would be older, if it has waited for a lock."""
 _CHANGED = "a command changes it"
 _CHANGE_LOCK = text("SELECT pg_advisory_xact_lock(1936744820, hashtext(current_schema()::text))")
-_END_SESSION = text(
-    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = :name AND usename = current_user"
+_END_SESSION = (
+    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+    " WHERE application_name = {} AND datname = current_database() AND usename = current_user"
 )
 
 RENEW_SQL = """
@@ -52,8 +53,11 @@ def make_fence(worker: int) -> str:
 
 
 def name_session(worker: int) -> str:
-    """Return the `application_name` of the session in which a worker has its transactions."""
-    return f"spade-coreason worker {worker}"
+    """Return the SQL of the `application_name` of the session in which a worker has its transactions.
+
+    Other schemas have workers with the same ids. PostgreSQL cuts a name after 63 bytes, so that of the schema is hashed.
+    """
+    return f"'spade-coreason worker {worker:d} in ' || hashtext(current_schema()::text)"
 
 
 class WorkerTerms(NamedTuple):
@@ -262,7 +266,7 @@ def reap(connection: Connection) -> list[Reaped]:
     found = connection.execute(expired).all()
     busy = select(workers.c.id).where(is_expired, workers.c.id.not_in([worker.id for worker in found]))
     for worker_id in connection.scalars(busy).all():
-        connection.execute(_END_SESSION, {"name": name_session(worker_id)})
+        connection.execute(text(_END_SESSION.format(name_session(worker_id))))
     for worker in found:
         agents = _free_agents(connection, [worker.id], f"{worker.name} did not renew its lease")
         connection.execute(delete(workers).where(workers.c.id == worker.id))

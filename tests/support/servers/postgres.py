@@ -43,10 +43,19 @@ class Postgres:
     def url(self) -> str:
         """Create a schema with a user who owns it; return their URL."""
         user = f"test_{next(_numbers)}"
-        # The user who runs the tests connects by the socket, which no other user can reach; the port requires a password.
-        owner = f"postgresql+asyncpg://{USER}@/postgres?host={self.directory}&port={self.port}"
-        execute(owner, f"CREATE ROLE {user} LOGIN PASSWORD '{PASSWORD}'; CREATE SCHEMA AUTHORIZATION {user}")
+        execute(self._owner, f"CREATE ROLE {user} LOGIN PASSWORD '{PASSWORD}'; CREATE SCHEMA AUTHORIZATION {user}")
         return f"postgresql+asyncpg://{user}:{quote(PASSWORD, safe='')}@127.0.0.1:{self.port}/postgres"
+
+    def second_url(self, url: str) -> str:
+        """Create a database beside that of `url`, for the same user; return its URL."""
+        user, name = url.removeprefix("postgresql+asyncpg://").partition(":")[0], f"second_{next(_numbers)}"
+        execute(self._owner, f"CREATE DATABASE {name} OWNER {user}")
+        return f"{url.removesuffix('/postgres')}/{name}"
+
+    @property
+    def _owner(self) -> str:
+        # The user who runs the tests connects by the socket, which no other user can reach; the port requires a password.
+        return f"postgresql+asyncpg://{USER}@/postgres?host={self.directory}&port={self.port}"
 
     @property
     def pid(self) -> int:
