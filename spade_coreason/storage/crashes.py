@@ -242,7 +242,8 @@ def record_lost_worker(connection: Connection, agents: Sequence[str], now: datet
     that is counted, and fails if it is a suspect.
     """
     crashed = crashed_requests
-    alone = list(connection.scalars(select(crashed.c.id).where(crashed.c.agent.in_(agents), crashed.c.runs_alone)))
+    ran_alone = crashed.c.agent.in_(agents), crashed.c.runs_alone, _is_unanswered  # an answered one may still have the mark
+    alone = list(connection.scalars(select(crashed.c.id).where(*ran_alone)))
     if not (rows := alone):
         is_pause = variables.c.scope == PLATFORM_SCOPE, variables.c.name == PAUSED, variables.c.value == "true"
         paused = set(connection.scalars(select(variables.c.agent).where(variables.c.agent.in_(agents), *is_pause)))

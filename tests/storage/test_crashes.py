@@ -160,6 +160,20 @@ async def test_a_request_that_ran_alone_when_its_worker_died_and_started_again_d
     assert [(found.id, found.crashes) for found in await load_crashed(database, [AGENT])] == [(row, 3), (other, 1)]
 
 
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+async def test_a_request_that_was_answered_before_its_worker_died_does_not_fail_in_place_of_what_ran(
+    repository: AgentRepository,
+) -> None:
+    database, row, other = repository.database, await receive_request(repository), await receive_request(repository)
+    await _crash(repository, row)
+    await _crash(repository, row)
+    await mark_alone(database, row, True)
+    await repository.inbox.finish(row, new_conversation(repository), None, '["<message/>"]')
+    await database.write(lambda connection: record_lost_worker(connection, [AGENT], NOW))
+    assert await load_failed_requests(database, [AGENT]) == []
+    assert [(found.id, found.crashes) for found in await load_crashed(database, [AGENT])] == [(other, 1)]
+
+
 async def test_a_request_that_was_answered_is_forgotten(repository: AgentRepository, database_url: str) -> None:
     row = await receive_request(repository)
     assert row in await _crash(repository, row)
