@@ -17,6 +17,7 @@ MarkAlone: TypeAlias = Callable[[int, bool], Awaitable[None]]
 """A function that stores if a request, by its row in the inbox, runs alone."""
 
 _POLL_S = 0.02
+_RETRY_S = 0.5
 _ALONE_S = 10.0
 _MAX_ALONE_S = 160.0
 
@@ -121,8 +122,8 @@ class CrashGuard:
                     while not (self.running.is_idle or self._may_start.is_set()):  # noqa: ASYNC110 - an event costs each turn
                         await asyncio.sleep(_POLL_S)
                     if self._mark_alone is not None and not self._may_start.is_set():
-                        await self._mark_alone(inbox_row, True)
                         self._unmarking = asyncio.create_task(self._unmark(inbox_row))
+                        await self._store_mark(inbox_row, True)
                     yield
                 finally:
                     timer.cancel()
@@ -133,6 +134,13 @@ class CrashGuard:
     async def _unmark(self, inbox_row: int) -> None:
         """Store that a suspect runs alone no more, once other turns may begin."""
         await self._may_start.wait()
+        await self._store_mark(inbox_row, False)
+
+    async def _store_mark(self, inbox_row: int, runs_alone: bool) -> None:
+        """Store if a suspect runs alone, also if the database is away now. Give up what is not true any more."""
         assert self._mark_alone is not None
-        with suppress(StoreError):  # then the lease ends too
-            await self._mark_alone(inbox_row, False)
+        while not (runs_alone and self._may_start.is_set()):
+            with suppress(StoreError):
+                await self._mark_alone(inbox_row, runs_alone)
+                return
+            await asyncio.sleep(_RETRY_S)

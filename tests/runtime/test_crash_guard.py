@@ -13,6 +13,7 @@ import pytest
 from spade_coreason import AgentDefinition, AgentRequest, ResponseHandler, SessionHandle
 from spade_coreason.domain.channel_kinds import PERSON
 from spade_coreason.domain.messages import InboundRequest
+from spade_coreason.exceptions import StoreError
 from spade_coreason.runtime import command
 from spade_coreason.runtime.crash_guard import CrashGuard
 from spade_coreason.storage import AgentRepository, Commit, CrashedRequest, RunningRequests
@@ -54,6 +55,25 @@ class Turn:
 async def _settle() -> None:
     for _ in range(5):
         await asyncio.sleep(0)
+
+
+async def test_a_suspect_of_a_worker_waits_until_it_is_stored_that_it_runs_alone_and_that_it_does_no_more() -> None:
+    stored: list[tuple[int, bool]] = []
+    fails = True
+
+    async def mark_alone(row: int, runs_alone: bool) -> None:
+        nonlocal fails
+        fails = not fails
+        if not fails:
+            raise StoreError("the database is away")
+        stored.append((row, runs_alone))
+
+    guard = CrashGuard(RunningRequests(), [_suspect(1)], alone_s=600.0, mark_alone=mark_alone)
+    suspect = Turn(guard, 1)
+    await eventually(lambda: suspect.is_running or suspect.task.done())
+    assert stored == [(1, True)]
+    await suspect.finish()
+    await eventually(lambda: stored == [(1, True), (1, False)])
 
 
 async def test_suspects_run_one_at_a_time_and_other_turns_wait(caplog: pytest.LogCaptureFixture) -> None:
