@@ -237,6 +237,25 @@ async def test_what_is_due_is_stored_at_once_and_told_to_the_other_workers(postg
             await each.renewal.stop()
 
 
+async def test_what_is_due_is_told_to_the_other_workers_although_the_connection_was_lost(postgres: Postgres) -> None:
+    url = postgres.url()
+    async with open_worker(url, 3600) as database, open_worker(url, 3600, "two") as other:
+        here, there = Renewed(database, WorkerTerms("one", 4)), Renewed(other, WorkerTerms("two", 3600))
+        there.renewal.start()
+        await eventually(lambda: there.calls == ["renewed"])
+        here.renewal.start()
+        await eventually(lambda: here.calls == ["renewed"])
+        async with _session(url, "BEGIN; SELECT 1 FROM workers WHERE name = 'one' FOR UPDATE"):  # the renewal has to wait
+            now = time.monotonic()
+            here.renewal.note_reach(leases.Reach(False, now, now), True)
+            renewing = "FROM pg_stat_activity WHERE application_name = 'spade-coreason lease' AND wait_event_type = 'Lock'"
+            await eventually(lambda: execute(url, f"SELECT 1 {renewing}") != [])
+            execute(url, f"SELECT pg_terminate_backend(pid) {renewing}")
+        await eventually(lambda: there.calls == ["renewed", "renewed"])
+        for each in (here, there):
+            await each.renewal.stop()
+
+
 async def test_a_blocked_event_loop_loses_the_lease(postgres: Postgres) -> None:
     async with open_worker(postgres.url(), 60) as database:
         renewed = Renewed(database, WorkerTerms("one", 1), blocked_s=0.5)

@@ -71,7 +71,8 @@ class LeaseRenewal:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_over = threading.Event()
         self._wake = asyncio.Event()
-        self._tells_others = False
+        self._untold: Reach | None = None
+        """What the other workers have to be told of."""
 
     def start(self) -> None:
         """Begin. The lease has just been taken."""
@@ -90,7 +91,7 @@ class LeaseRenewal:
         """
         self._reach = reach
         if is_due:
-            self._tells_others = True
+            self._untold = reach
             self._renew_now()
 
     def _renew_now(self) -> None:
@@ -171,7 +172,7 @@ class LeaseRenewal:
         while not self._is_over.is_set():
             began_at = time.monotonic()
             self._wake.clear()
-            tells_others, self._tells_others = self._tells_others, False
+            untold = self._untold  # before the reach, which is then not older
             looked, reach = self._reach is not None, self._reach or Reach(False, began_at, began_at)
             snapshot = self.snapshot
             found = await driver.fetchval(
@@ -190,8 +191,10 @@ class LeaseRenewal:
             if began_at - self._renewed_at > self._terms.lease_s / 2:
                 self._settled_at = began_at + self._terms.lease_s / 2
             self._renewed_at = began_at
-            if tells_others:
+            if untold is not None:
                 await driver.execute(f"NOTIFY {LEASES_CHANNEL}")
+                if self._untold is untold:
+                    self._untold = None
             self._stored_snapshot = snapshot
             if self._is_lapsed:
                 self._is_lapsed = False
