@@ -157,6 +157,11 @@ class Runner:
         return self._mailboxes.is_cancelling_turns
 
     @property
+    def cut_off_rows(self) -> set[int]:
+        """The rows in the inbox of the requests whose turns a stop has cancelled."""
+        return self._mailboxes.cut_off_rows
+
+    @property
     def without_channel(self) -> Counter[str]:
         """The number of stored requests and replies that wait for a channel which this agent does not have, by its name."""
         return self._recovery.without_channel

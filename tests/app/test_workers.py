@@ -82,6 +82,22 @@ async def test_a_worker_that_starts_again_has_its_agents_back_before_its_lease_e
         assert await alice.ask_all(workers.agents) == ({2}, {second.pid})
 
 
+async def test_a_turn_that_is_cut_off_because_another_worker_has_room_does_not_run_again_where_that_is_not_wanted(
+    prosody: XmppServer, postgres: Postgres, tmp_path: Path
+) -> None:
+    further = {"limits": {"grace_s": 1}, "conversation": {"on_restart": "report"}}
+    async with (
+        run_workers(prosody, postgres, tmp_path, agents=2, further=further) as workers,
+        StockClient(*await prosody.account(), prosody) as alice,
+    ):
+        await workers.start()
+        for agent in workers.agents:
+            alice.send("sleep", agent)
+        await eventually(lambda: len(execute(workers.url, "SELECT id FROM inbox")) == 2)
+        await workers.start()
+        assert str((await alice.answer())["body"]).startswith("I was interrupted")
+
+
 async def test_a_request_that_ends_workers_ends_three_and_fails(
     prosody: XmppServer, postgres: Postgres, tmp_path: Path
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import random
@@ -34,6 +35,8 @@ class WhereAgent:
     async def assist(self, request: AgentRequest, session: Session, response: ResponseHandler) -> None:
         if request.payload["query"] == "die":
             os._exit(9)
+        if request.payload["query"] == "sleep":
+            await asyncio.Event().wait()
         count = await session.get("count", 0) + 1
         await session.store("count", count, scope="conversation")
         await response.markdown(f"{count} {os.getpid()}")

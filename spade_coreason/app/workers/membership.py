@@ -180,6 +180,7 @@ class Membership:
         start = self._hosted.starts.pop(agent)
         start.cancel()
         await asyncio.gather(start, return_exceptions=True)
+        cut_off: set[int] = set()
         if (host := self._hosted.hosts.get(agent)) is not None:
             grace_s = self._settings.limits.grace_s
             if not reaches_server:
@@ -190,13 +191,15 @@ class Membership:
             except Exception:
                 log.exception("%s: failed to stop cleanly", agent)
             del self._hosted.hosts[agent], self._hosted.runners[agent]
+            cut_off.update(host.runtime.runner.cut_off_rows)
             try:
                 await self._builder.forget(agent)
             except StoreError as error:
                 log.error("%s: its interaction memory lacks what was added outside of turns: %s", agent, error)
         self._hosted.absent.pop(agent, None)
-        cut_off = self._builder.crash_guard.running.take_rows(self._database.open_inbox_rows.get(agent, set()))
+        open_rows = self._database.open_inbox_rows.get(agent, set())
+        cut_off.update(self._builder.crash_guard.running.take_rows(open_rows))
         self._builder.crash_guard.remove(agent)
         self._database.close_agent(agent)
         log.info("%s: is given back", agent)
-        return cut_off
+        return sorted(cut_off & open_rows)

@@ -80,6 +80,8 @@ class Mailboxes:
         """True from `start` until `drain`. At other times what is put in waits for the next start."""
         self.is_cancelling_turns = False
         """True while a stop cancels the running turns. Their requests run again after the next start."""
+        self.cut_off_rows: set[int] = set()
+        """The rows in the inbox of the requests whose turns a stop has cancelled."""
 
     def __iter__(self) -> Iterator[Mailbox]:
         return iter(list(self._mailboxes.values()))
@@ -91,6 +93,7 @@ class Mailboxes:
         self._work = work
         self._loop = asyncio.get_running_loop()
         self.is_accepting, self.is_cancelling_turns = True, False
+        self.cut_off_rows.clear()
 
     def resolve_thread(self, incoming: InboundRequest, sender: str) -> InboundRequest:
         """Return a request of a sender (a bare JID) with the thread of what it replies to, if that is known by now."""

@@ -128,6 +128,8 @@ class MailboxWorkers:
             if slot := mailbox.running_slot:
                 mailbox.running_slot = SPARE_SLOT
                 running = self._crash_guard.running
+                if mailboxes.is_cancelling_turns:
+                    mailboxes.cut_off_rows.add(running.slots[slot])
                 if not (mailboxes.is_cancelling_turns and running.is_stopping):  # else the next start counts the stop
                     running.slots[slot] = 0
                 running.free_slots.append(slot)
