@@ -6,11 +6,12 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import pytest
 
 from spade_coreason.app.workers.calls import WorkerCalls, _methods, _Remote
+from spade_coreason.app.workers.colleagues import Colleagues
 from spade_coreason.contracts import ConversationState
 from spade_coreason.domain.conversation import ConversationStatus
 from spade_coreason.exceptions import ConfigError, StoreError
@@ -229,3 +230,20 @@ async def test_a_caller_is_told_that_the_worker_has_ended_or_that_another_one_se
         await caller.leases.change(lambda table: [AGENT])
         with pytest.raises(StoreError, match="another worker serves it now"):
             await agent.list_cut_off(ALICE)
+
+
+async def test_a_change_waits_for_an_agent_that_its_own_worker_is_about_to_serve_or_to_give_back(postgres: Postgres) -> None:
+    database = await open_database(postgres.url(), "off", terms=WorkerTerms("one", 3600))
+    leases, served = Leases(database), dict[str, RunningAgent]()
+    colleagues = Colleagues(leases, CallTable(database), served.get)
+    try:
+        await leases.add_agents([AGENT])
+        await leases.change(lambda table: [AGENT])
+        change = asyncio.create_task(colleagues.find_agent(AGENT, changes=True))
+        assert await colleagues.find_agent(AGENT, changes=False) is None
+        assert not change.done()
+        served[AGENT] = cast(RunningAgent, Recorder())
+        assert await change is served[AGENT]
+    finally:
+        await colleagues.calls.close()
+        await database.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import cast
 
 from ...doors import RunningDoor
 from ...exceptions import StoreError
@@ -38,19 +39,26 @@ class Colleagues:
         self.leases = leases
         self.worker = leases.worker
         self._calls = calls
+        self._find_target = find_target
         self.calls = WorkerCalls(calls, find_target, find_door)
 
     async def find_agent(self, agent: str, *, changes: bool) -> RunningAgent | None:
         """Return an agent (a bare JID) that another worker serves; None if no worker can.
 
-        With `changes` wait for its next worker, if it is free. StoreError if there is none after a time.
+        With `changes` wait for its next worker, if it is free or on its way here or from here. StoreError if there is none
+        after a time.
         """
         deadline = asyncio.get_running_loop().time() + _TAKEOVER_S
         while True:
             lease, owner = await self.leases.find_owner(agent)
             if lease is None:
                 return None
-            if owner is not None and not (owner.is_expired and changes):
+            if owner is not None and owner.id == self.worker and changes:
+                if agent in owner.snapshot.get(ABSENT, ()):
+                    return None
+                if (found := self._find_target(agent)) is not None:
+                    return cast(RunningAgent, found)
+            elif owner is not None and not (owner.is_expired and changes):
                 return self.choose(agent, owner)
             if not changes:
                 return None
