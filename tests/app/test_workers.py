@@ -6,6 +6,9 @@ import asyncio
 import json
 import os
 import signal
+import subprocess
+import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -18,7 +21,7 @@ from tests.support.hosting import Tunnel, write_settings
 from tests.support.servers.clients import StockClient
 from tests.support.servers.postgres import Postgres
 from tests.support.servers.server import XmppServer
-from tests.support.wait import eventually
+from tests.support.wait import TIMEOUT_S, eventually
 from tests.support.workers import new_asker, run_workers
 
 
@@ -167,6 +170,27 @@ async def test_no_agent_changes_hands_while_no_worker_reaches_the_xmpp_server(
         await eventually(lambda: not execute(workers.url, failed))
         await alice.ask_all(workers.agents)
         assert execute(workers.url, state) == before
+
+
+@pytest.mark.parametrize("is_read", [False, True], ids=["ended", "hangs"])
+def test_a_worker_without_a_lease_ends_also_if_nobody_reads_its_errors(is_read: bool) -> None:
+    lost = "from spade_coreason.app.workers.membership import Membership; Membership._on_lease_lost(None, 'a test')"
+    reading, writing = os.pipe()
+    try:
+        if is_read:
+            os.set_blocking(writing, False)
+            with suppress(BlockingIOError):
+                while True:
+                    os.write(writing, bytes(4096))
+            os.set_blocking(writing, True)
+        else:
+            os.close(reading)
+        ended = subprocess.run([sys.executable, "-c", lost], stderr=writing, timeout=TIMEOUT_S, check=False)
+    finally:
+        os.close(writing)
+        if is_read:
+            os.close(reading)
+    assert ended.returncode == LeaseLostError.exit_code
 
 
 async def test_a_worker_takes_no_agent_while_it_cannot_read_who_may_ask_it(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import select
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 
@@ -142,7 +143,8 @@ class Membership:
             record = log.makeRecord(log.name, logging.CRITICAL, __file__, 0, line, (), None)
             # A thread that is blocked may hold the lock of a handler, so it only formats the line.
             formats = [handler.format for handler in logging.getLogger().handlers]
-            os.write(2, f"{formats[0](record) if formats else line}\n".encode())
+            if select.select((), (2,), (), 0)[1]:  # who reads the errors may hang
+                os.write(2, f"{formats[0](record) if formats else line}\n".encode())
         finally:
             os._exit(LeaseLostError.exit_code)
 
