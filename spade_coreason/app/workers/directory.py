@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -35,11 +35,19 @@ class Listing:
 class SharedDirectory:
     """Stores the cards of the agents of this worker, and adds those of the other workers to its directory.
 
-    `callers_of` returns the keys with which callers of doors reach an agent (a bare JID).
+    `callers_of` returns the keys with which callers of doors reach an agent (a bare JID). `agents` are those of the
+    configuration: the database still has the cards of earlier ones.
     """
 
-    def __init__(self, leases: Leases, directory: PlatformDirectory, callers_of: Callable[[str], Mapping[str, str]]) -> None:
+    def __init__(
+        self,
+        leases: Leases,
+        directory: PlatformDirectory,
+        callers_of: Callable[[str], Mapping[str, str]],
+        agents: Collection[str],
+    ) -> None:
         self._leases = leases
+        self._agents = frozenset(agents)
         self._directory = directory
         self._callers_of = callers_of
         self._stored: dict[str, tuple[AgentCard, frozenset[str]]] = {}
@@ -87,7 +95,7 @@ class SharedDirectory:
         others: dict[str, tuple[AgentCard, AccessPolicy]] = {}
         for agent, listing in self._read.items():
             owner = owners.get(agent)
-            if owner == self._leases.worker:
+            if owner == self._leases.worker or (owner is None and agent not in self._agents):
                 continue
             access = AccessPolicy(agent, listing.admitted)
             access.callers = self._callers_of(agent)

@@ -58,7 +58,7 @@ class Membership:
         self.colleagues = Colleagues(leases, CallTable(database), self._find_target, self._find_door)
         self._shared_directory: SharedDirectory | None = None
         if len(jids) > 1:
-            self._shared_directory = SharedDirectory(leases, builder.directory, builder.key_ring.callers_of)
+            self._shared_directory = SharedDirectory(leases, builder.directory, builder.key_ring.callers_of, jids)
         listed = {bare_jid(agent.jid): agent.doors for agent in settings.agents}
         self.remote_doors = RemoteDoors(database, leases, self.colleagues.calls, hosted.doors, listed)
         handlers = LeaseHandlers(self._on_renewed, self._on_lapsed, self._on_restored, self._on_lease_lost, self._on_called)
