@@ -124,6 +124,23 @@ async def test_a_worker_that_hangs_in_a_transaction_is_reaped_because_its_sessio
                 await hanging
 
 
+async def test_a_worker_that_hangs_while_it_changes_the_leases_does_not_keep_the_others_from_that(postgres: Postgres) -> None:
+    url = postgres.url()
+    async with open_worker(url, 3600, "two") as other:
+        worker = await _expired_worker(other)
+        name = f"SELECT set_config('application_name', {leases.name_session(worker)}, false); "
+        async with _session(url, f"{name}{leases.make_fence(worker)}; {leases._CHANGE_LOCK}") as session:
+            hanging = asyncio.create_task(session.execute("SELECT pg_sleep(3600)"))
+            active = "SELECT 1 FROM pg_stat_activity WHERE query LIKE 'SELECT pg_sleep(3600)%' AND state = 'active'"
+            await eventually(lambda: execute(url, active) != [])
+            async with asyncio.timeout(TIMEOUT_S):
+                while not (reaped := await other.write(leases.replace_lost_workers)):  # noqa: ASYNC110 - PostgreSQL sends no event
+                    await asyncio.sleep(0.05)
+            assert [each.name for each in reaped] == ["expired"]
+            with pytest.raises(Exception, match="terminating connection"):
+                await hanging
+
+
 async def test_a_worker_of_another_platform_keeps_its_session_although_it_has_the_same_id(postgres: Postgres) -> None:
     url = postgres.url()
     elsewhere = postgres.second_url(url)

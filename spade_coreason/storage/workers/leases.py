@@ -13,7 +13,7 @@ import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, delete, func, insert, select, text, update
+from sqlalchemy import ColumnElement, Connection, delete, func, insert, select, text, update
 from sqlalchemy.dialects.postgresql import insert as insert_or_skip
 
 from ...contracts.base import utc_now
@@ -28,6 +28,7 @@ NOW = text("(extract(epoch FROM clock_timestamp()) * 1000000)::bigint")
 """The time of the database in microseconds. That of a transaction would be older, if it has waited for a lock."""
 _CHANGED = "a command changes it"
 _CHANGE_LOCK = text("SELECT pg_advisory_xact_lock(1936744820, hashtext(current_schema()::text))")
+_TRY_CHANGE_LOCK = text("SELECT pg_try_advisory_xact_lock(1936744820, hashtext(current_schema()::text))")
 _END_SESSION = (
     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
     " WHERE application_name = {} AND datname = current_database() AND usename = current_user"
@@ -264,9 +265,7 @@ def reap(connection: Connection) -> list[Reaped]:
     expired = select(workers.c.id, workers.c.name).where(is_expired).with_for_update(skip_locked=True)
     reaped = []
     found = connection.execute(expired).all()
-    busy = select(workers.c.id).where(is_expired, workers.c.id.not_in([worker.id for worker in found]))
-    for worker_id in connection.scalars(busy).all():
-        connection.execute(text(_END_SESSION.format(name_session(worker_id))))
+    _end_sessions(connection, is_expired, workers.c.id.not_in([worker.id for worker in found]))
     for worker in found:
         agents = _free_agents(connection, [worker.id], f"{worker.name} did not renew its lease")
         connection.execute(delete(workers).where(workers.c.id == worker.id))
@@ -276,9 +275,16 @@ def reap(connection: Connection) -> list[Reaped]:
     return reaped
 
 
+def _end_sessions(connection: Connection, *conditions: ColumnElement[bool]) -> None:
+    for worker in connection.scalars(select(workers.c.id).where(*conditions)).all():
+        connection.execute(text(_END_SESSION.format(name_session(worker))))
+
+
 def replace_lost_workers(connection: Connection) -> list[Reaped]:
     """Free the agents of workers that are dead, in a transaction that may then claim agents. Return these workers."""
-    lock_changes(connection)
+    if not connection.scalar(_TRY_CHANGE_LOCK):
+        _end_sessions(connection, workers.c.expires_at < NOW)  # one of them may hang while it holds the lock
+        lock_changes(connection)
     reaped = reap(connection)
     for worker in reaped:
         if worker.agents:
