@@ -204,6 +204,7 @@ async def test_what_is_undone_for_one_caller_does_not_hold_up_the_others(postgre
         async with open_worker(caller.url, "other") as other:
             assert await agent.refuse_person(ALICE)
             recorder.may_admit.clear()
+            await eventually(lambda: execute(caller.url, "SELECT id FROM worker_calls") == [])  # the caller writes no more
             await owner.leases.remove(caller.leases.worker, "it died")
             await eventually(lambda: owner.calls._lasting == {})
             assert await other.calls.agent(AGENT).run_stored(REQUEST)
@@ -215,6 +216,7 @@ async def test_what_lasts_is_undone_when_its_caller_has_ended(postgres: Postgres
     async with open_two(postgres) as (caller, owner, recorder, agent):
         assert await agent.refuse_person(ALICE)
         assert recorder.refused == {ALICE}
+        await eventually(lambda: execute(caller.url, "SELECT id FROM worker_calls") == [])  # the caller writes no more
         await owner.leases.remove(caller.leases.worker, "it died")
         await eventually(lambda: recorder.refused == set())
 
@@ -230,6 +232,25 @@ async def test_a_caller_is_told_that_the_worker_has_ended_or_that_another_one_se
         await caller.leases.change(lambda table: [AGENT])
         with pytest.raises(StoreError, match="another worker serves it now"):
             await agent.list_cut_off(ALICE)
+
+
+async def test_a_call_is_made_once_although_its_answer_cannot_be_stored_at_once(postgres: Postgres) -> None:
+    url = postgres.url()
+
+    class Interrupted(Recorder):
+        async def run_stored(self, request: PendingRequest) -> bool:
+            if not self.asked:
+                execute(url, "ALTER TABLE worker_calls RENAME TO away")
+                asyncio.get_running_loop().call_later(0.5, execute, url, "ALTER TABLE away RENAME TO worker_calls")
+            return await super().run_stored(request)
+
+    recorder = Interrupted()
+    async with open_worker(url, "owner", recorder) as owner, open_worker(url, "caller") as caller:
+        await owner.leases.add_agents([AGENT])
+        await owner.leases.change(lambda table: [AGENT])
+        async with asyncio.timeout(TIMEOUT_S):
+            assert await caller.calls.agent(AGENT).run_stored(REQUEST)
+        assert len(recorder.asked) == 1
 
 
 async def test_a_change_waits_for_an_agent_that_its_own_worker_is_about_to_serve_or_to_give_back(postgres: Postgres) -> None:

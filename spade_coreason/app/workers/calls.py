@@ -313,10 +313,14 @@ class WorkerCalls:
 
     async def _serve(self, call: StoredCall) -> None:
         try:
-            answer = await self._answer(call)
-            await self._calls.answer(call, json.dumps(answer))
-        except StoreError as error:
-            log.warning("the answer to another worker cannot be stored: %s", error)
+            answer = json.dumps(await self._answer(call))
+            while True:  # without its answer, the call would be made again
+                try:
+                    await self._calls.answer(call, answer)
+                    break
+                except StoreError as error:
+                    log.warning("the answer to another worker cannot be stored yet: %s", error)
+                    await asyncio.sleep(_STOP_S)
         finally:
             del self._serving[call.id]
             self._stopped.discard(call.id)
