@@ -22,7 +22,7 @@ from spade_coreason.storage import (
 )
 from tests.support.databases import execute
 from tests.support.errors import ExpectedErrors
-from tests.support.records import AGENT, open_repository, receive_request
+from tests.support.records import AGENT, OTHER_AGENT, open_repository, receive_request
 from tests.support.servers.postgres import Postgres
 from tests.support.wait import TIMEOUT_S, eventually
 
@@ -63,10 +63,15 @@ async def open_worker(url: str, name: str, lease_s: float) -> AsyncIterator[tupl
         await database.close()
 
 
-def renew(database: Database, terms: WorkerTerms, on_renewed: Callable[[], object] = lambda: None) -> LeaseRenewal:
+def renew(
+    database: Database,
+    terms: WorkerTerms,
+    on_renewed: Callable[[], object] = lambda: None,
+    on_lost: Callable[[str], object] = lambda reason: None,
+) -> LeaseRenewal:
     """Begin to renew the lease of a worker."""
     worker = Leases(database).worker
-    handlers = LeaseHandlers(on_renewed, lambda: None, lambda: None, lambda reason: None)
+    handlers = LeaseHandlers(on_renewed, lambda: None, lambda: None, on_lost)
     renewal = LeaseRenewal(database, worker, terms, handlers, 60)
     renewal.start()
     return renewal
@@ -136,6 +141,24 @@ async def test_a_worker_that_leaves_serves_an_agent_until_another_worker_has_tim
             assert len(claimed) == 8
             await leaving
         assert serving.list_agents() == []
+        await workforce.end()
+
+
+async def test_a_worker_ends_if_its_agent_is_that_of_another_worker_after_a_failover_of_the_database(
+    postgres: Postgres,
+) -> None:
+    url, lost = postgres.url(), list[str]()
+    async with open_worker(url, "one", 3600) as (database, terms), open_worker(url, "two", 3600) as (other, _):
+        workforce = Workforce(
+            Leases(database), renew(database, terms, on_lost=lost.append), [(AGENT,), (OTHER_AGENT,)], ServedAgents()
+        )
+        await workforce.join()
+        [agent] = [row["agent"] for row in execute(url, "SELECT agent FROM leases WHERE worker IS NOT NULL")]
+        await workforce.look()
+        assert lost == []
+        execute(url, f"UPDATE leases SET worker = {other.worker_id}")  # a replica without the last transactions
+        await workforce.look()
+        assert [reason.partition(";")[0] for reason in lost] == [f"another worker serves {agent}"]
         await workforce.end()
 
 

@@ -162,8 +162,13 @@ class Workforce:
         """Take and give back what is due now."""
         known = {*self._serving.list_agents(), *self._leaving_agents}
         table = await self.leases.read()
-        await self._serving.note(table)
         me = self.leases.worker
+        for agent in known.intersection(self._serving.list_agents()) - self._leaving_agents:
+            lease = table.leases.get(agent)
+            if lease is not None and lease.worker not in (None, me):
+                self._renewal.lose(f"another worker serves {agent}; the database has lost what was stored last")
+                return
+        await self._serving.note(table)
         if (is_away := self._is_away(table)) != table.is_away(me):
             await self.leases.set_away(is_away)
             table = await self.leases.read()

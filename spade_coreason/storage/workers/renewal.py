@@ -49,7 +49,7 @@ class LeaseRenewal:
     """Renews the lease of `worker`, which holds for `terms.lease_s` seconds, from `start` until `stop`.
 
     The lease is lost if another worker has deleted its row, and if the event loop does not react: for `blocked_s` seconds while
-    the lease is renewed, or at once when it lapses.
+    the lease is renewed, or at once when it lapses. `lose` ends it too.
     """
 
     def __init__(self, database: Database, worker: int, terms: WorkerTerms, handlers: LeaseHandlers, blocked_s: float) -> None:
@@ -93,6 +93,10 @@ class LeaseRenewal:
         if is_due:
             self._untold = reach
             self._renew_now()
+
+    def lose(self, reason: str) -> None:
+        """Lose the lease, because another worker serves an agent of this one."""
+        self._handlers.on_lost(reason)
 
     def _renew_now(self) -> None:
         if self._loop is not None:
