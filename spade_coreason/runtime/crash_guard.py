@@ -137,7 +137,7 @@ class CrashGuard:
         await self._store_mark(inbox_row, False)
 
     async def _store_mark(self, inbox_row: int, runs_alone: bool) -> None:
-        """Store if a suspect runs alone, also if the database is away now. Give up what is not true any more."""
+        """Store if a suspect runs alone, also if the database is away now, unless it is not true any more."""
         assert self._mark_alone is not None
         while not (runs_alone and self._may_start.is_set()):
             with suppress(StoreError):

@@ -18,6 +18,7 @@ from spade_coreason.storage import (
     RunningRequests,
     StoreTimings,
     WorkerTerms,
+    load_crashed,
     open_database,
 )
 from tests.support.databases import execute
@@ -160,6 +161,17 @@ async def test_a_worker_ends_if_its_agent_is_that_of_another_worker_after_a_fail
         await workforce.look()
         assert [reason.partition(";")[0] for reason in lost] == [f"another worker serves {agent}"]
         await workforce.end()
+
+
+async def test_a_command_that_is_killed_has_run_no_requests(postgres: Postgres) -> None:
+    url = postgres.url()
+    async with open_worker(url, "one", 3600) as (database, _), open_worker(url, "two", 3600) as (command, _):
+        await receive_request(await open_repository(database))
+        await Leases(command).claim_for_change(AGENT, replaces=False)
+        execute(url, EXPIRE_TWO)
+        taken, reaped = await Leases(database).change(lambda table: [AGENT])
+        assert (taken, [worker.agents for worker in reaped]) == ([AGENT], [(AGENT,)])
+        assert await load_crashed(database, [AGENT]) == []
 
 
 async def test_the_lease_of_an_agent_that_cannot_be_given_back_cleanly_is_free(

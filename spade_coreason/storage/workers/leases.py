@@ -149,11 +149,12 @@ class LeaseTable(NamedTuple):
 
 
 class Reaped(NamedTuple):
-    """A worker that was taken for dead, with the agents that it served."""
+    """A worker that was taken for dead, with its agents. It served these, but for those that it had claimed for a change."""
 
     id: int
     name: str
     agents: tuple[str, ...]
+    served: tuple[str, ...]
 
 
 def add_worker(connection: Connection, terms: WorkerTerms) -> int:
@@ -267,9 +268,11 @@ def reap(connection: Connection) -> list[Reaped]:
     found = connection.execute(expired).all()
     _end_sessions(connection, is_expired, workers.c.id.not_in([worker.id for worker in found]))
     for worker in found:
+        claimed = select(leases.c.agent).where(leases.c.worker == worker.id, leases.c.reason == _CHANGED)
+        not_served = set(connection.scalars(claimed))
         agents = _free_agents(connection, [worker.id], f"{worker.name} did not renew its lease")
         connection.execute(delete(workers).where(workers.c.id == worker.id))
-        reaped.append(Reaped(worker.id, worker.name, tuple(agents)))
+        reaped.append(Reaped(worker.id, worker.name, tuple(agents), tuple(set(agents) - not_served)))
     if reaped:
         wake_others(connection)
     return reaped
@@ -287,8 +290,8 @@ def replace_lost_workers(connection: Connection) -> list[Reaped]:
         lock_changes(connection)
     reaped = reap(connection)
     for worker in reaped:
-        if worker.agents:
-            record_lost_worker(connection, worker.agents, utc_now())
+        if worker.served:
+            record_lost_worker(connection, worker.served, utc_now())
     return reaped
 
 

@@ -72,7 +72,7 @@ class LeaseRenewal:
         self._is_over = threading.Event()
         self._wake = asyncio.Event()
         self._untold: Reach | None = None
-        """What the other workers have to be told of."""
+        """The result that is due: the other workers do not know it yet. None if they know all."""
 
     def start(self) -> None:
         """Begin. The lease has just been taken."""
