@@ -319,7 +319,7 @@ class WorkerCalls:
                     await self._calls.answer(call, answer)
                     break
                 except StoreError as error:
-                    log.warning("the answer to another worker cannot be stored yet: %s", error)
+                    log.debug("the answer to another worker cannot be stored yet: %s", error)
                     await asyncio.sleep(_STOP_S)
         finally:
             del self._serving[call.id]
