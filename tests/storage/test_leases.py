@@ -127,7 +127,7 @@ async def test_a_worker_that_hangs_in_a_transaction_is_reaped_because_its_sessio
 async def test_a_worker_that_hangs_while_it_changes_the_leases_does_not_keep_the_others_from_that(postgres: Postgres) -> None:
     url = postgres.url()
     async with open_worker(url, 3600, "two") as other:
-        worker = await _expired_worker(other)
+        worker = await other.write(lambda connection: leases.add_worker(connection, WorkerTerms("expired", -1)))
         name = f"SELECT set_config('application_name', {leases.name_session(worker)}, false); "
         async with _session(url, f"{name}{leases.make_fence(worker)}; {leases._CHANGE_LOCK}") as session:
             hanging = asyncio.create_task(session.execute("SELECT pg_sleep(3600)"))
