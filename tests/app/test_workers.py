@@ -120,13 +120,20 @@ async def test_a_request_that_ends_workers_ends_three_and_fails(
         assert await alice.ask_all(workers.agents) == ({1}, {left.pid})
 
 
-async def test_workers_that_start_at_once_on_an_empty_database_share_the_agents(
+async def test_workers_that_start_at_once_on_an_empty_database_share_the_agents_with_those_together_that_are_configured_so(
     prosody: XmppServer, postgres: Postgres, tmp_path: Path
 ) -> None:
-    async with run_workers(prosody, postgres, tmp_path, agents=6) as workers, new_asker(prosody) as alice:
+    together = [(0, 5), (1, 3), (2, 4)]
+    run = run_workers(prosody, postgres, tmp_path, agents=6, together=together)
+    async with run as workers, new_asker(prosody) as alice:
         started = await asyncio.gather(*(workers.start() for _ in range(3)))
         await workers.wait_for(2, 2, 2)
-        assert await alice.ask_all(workers.agents) == ({1}, {worker.pid for worker in started})
+        pids = set[int]()
+        for group in together:
+            counts, [pid] = await alice.ask_all([workers.agents[number] for number in group])
+            assert counts == {1}
+            pids.add(pid)
+        assert pids == {worker.pid for worker in started}
 
 
 async def test_a_worker_that_does_not_reach_the_xmpp_server_gives_its_agents_to_one_that_does(

@@ -104,24 +104,29 @@ async def run_workers(
     *,
     agents: int,
     lease_s: float = 2,
+    together: Sequence[Sequence[int]] = (),
     agent: str = "tests.support.workers:WhereAgent",
     options: Mapping[str, Any] | None = None,
     further: Mapping[str, Any] | None = None,
 ) -> AsyncIterator[Workers]:
-    """Prepare workers with one configuration; those that still run are killed at the end. `further` are its other sections."""
+    """Prepare workers with one configuration; those that still run are killed at the end.
+
+    `together` are the agents of each group, by their numbers. `further` are the other sections of the configuration.
+    """
     accounts = [await server.account() for _ in range(agents)]
+    jids = [bare_jid(jid) for jid, _ in accounts]
     url, configuration = postgres.url(), tmp_path / "platform.yaml"
     settings = {
         "server": server.settings,
         "data_dir": str(tmp_path / "data"),
         "storage": {"url": url},
         "conversation": {"max_interactions": 0},
-        "workers": {"lease_s": lease_s},
+        "workers": {"lease_s": lease_s, "together": [[jids[number] for number in group] for group in together]},
         "agents": [{"jid": jid, "agent": agent, "password": password, "options": options or {}} for jid, password in accounts],
         **(further or {}),
     }
     write_settings(configuration, settings)
-    workers = Workers(configuration, url, [bare_jid(jid) for jid, _ in accounts])
+    workers = Workers(configuration, url, jids)
     try:
         yield workers
     finally:
