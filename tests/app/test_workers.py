@@ -56,6 +56,54 @@ async def test_a_frozen_worker_is_replaced_and_ends_when_it_wakes(
         assert await alice.ask_all(workers.agents) == ({2}, {second.pid})
 
 
+async def test_a_worker_without_its_database_disconnects_before_its_lease_ends_and_connects_when_it_is_renewed(
+    prosody: XmppServer, postgres: Postgres, tmp_path: Path
+) -> None:
+    logins: list[bytes] = []
+
+    def note_login(data: bytes) -> bytes:
+        if b"<proceed" in data:  # the look for the server, which goes on without a lease, does not begin TLS
+            logins.append(data)
+        return data
+
+    async with (
+        run_workers(prosody, postgres, tmp_path, agents=2, lease_s=6) as workers,
+        new_asker(prosody) as alice,
+        Tunnel(postgres) as to_database,
+        Tunnel(prosody) as to_server,
+    ):
+        to_server.edit = note_login
+        settings = workers.move("elsewhere", database_port=to_database.port, server_port=to_server.port)
+        away = await workers.start(settings)
+        assert await alice.ask_all(workers.agents) == ({1}, {away.pid})
+        [lease] = execute(workers.url, "SELECT id FROM workers")
+
+        to_database.dropped_direction = "both"
+        await eventually(lambda: to_server.is_idle)
+        is_over = "SELECT id FROM workers WHERE expires_at < extract(epoch FROM clock_timestamp()) * 1000000"
+        assert execute(workers.url, is_over) == []
+        before = len(logins)
+        await eventually(lambda: execute(workers.url, is_over) == [lease])
+        assert len(logins) == before
+
+        to_database.dropped_direction = ""
+        to_database.cut()
+        await eventually(lambda: len(logins) >= before + 2)
+        assert await alice.ask_all(workers.agents) == ({2}, {away.pid})
+        assert execute(workers.url, "SELECT id FROM workers") == [lease]
+
+        other = await workers.start()
+        await workers.wait_for(1, 1)
+        to_database.dropped_direction = "both"
+        await workers.wait_for(2)
+        assert await alice.ask_all(workers.agents) == ({3}, {other.pid})
+        before = len(logins)
+        to_database.dropped_direction = ""
+        to_database.cut()
+        assert await away.wait() == LeaseLostError.exit_code
+        assert len(logins) == before
+
+
 async def test_workers_are_restarted_one_after_the_other_while_people_ask(
     prosody: XmppServer, postgres: Postgres, tmp_path: Path
 ) -> None:

@@ -432,7 +432,7 @@ async def run_worker_chaos(
         )
         running: list[Worker] = []
         for number in range(workers):
-            to_database = await stack.enter_async_context(Tunnel(_Place(postgres.port)))
+            to_database = await stack.enter_async_context(Tunnel(postgres))
             to_server = await stack.enter_async_context(Tunnel(server))
             file = shared.move(f"worker{number}", database_port=to_database.port, server_port=to_server.port)
             process = PlatformProcess(file, is_strict=False)
@@ -477,12 +477,6 @@ async def run_worker_chaos(
     for name, times_s in sorted(tally.takeovers_s.items()):
         print(f"{name}: {_describe(times_s)}")
     return tally
-
-
-@dataclass(frozen=True, slots=True)
-class _Place:
-    port: int
-    host: str = "127.0.0.1"
 
 
 async def _ask(askers: Sequence[Asker], agents: Sequence[str]) -> None:

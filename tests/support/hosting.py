@@ -319,6 +319,11 @@ class Tunnel(LoopbackServer):
         self.cut()
         await super().__aexit__(*exc_info)
 
+    @property
+    def is_idle(self) -> bool:
+        """True while nobody is connected."""
+        return not self._writers
+
     def cut(self) -> None:
         """Cut every connection without closing its stream."""
         for writer in self._writers:

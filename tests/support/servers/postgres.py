@@ -44,7 +44,12 @@ class Postgres:
         """Create a schema with a user who owns it; return their URL."""
         user = f"test_{next(_numbers)}"
         execute(self._owner, f"CREATE ROLE {user} LOGIN PASSWORD '{PASSWORD}'; CREATE SCHEMA AUTHORIZATION {user}")
-        return f"postgresql+asyncpg://{user}:{quote(PASSWORD, safe='')}@127.0.0.1:{self.port}/postgres"
+        return f"postgresql+asyncpg://{user}:{quote(PASSWORD, safe='')}@{self.host}:{self.port}/postgres"
+
+    @property
+    def host(self) -> str:
+        """The address at which it listens."""
+        return "127.0.0.1"
 
     def second_url(self, url: str) -> str:
         """Create a database beside that of `url`, for the same user; return its URL."""
@@ -67,7 +72,7 @@ class Postgres:
         fsync = "on" if self.durable else "off"
         settings = [
             f"unix_socket_directories={self.directory}",
-            "listen_addresses=127.0.0.1",
+            f"listen_addresses={self.host}",
             f"port={self.port}",
             f"fsync={fsync}",
             f"password_encryption={_login_method(self.durable)}",
@@ -81,7 +86,7 @@ class Postgres:
                 stdout=log,
                 stderr=log,
             )
-        ready = [str(self.programs / "pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(self.port)]
+        ready = [str(self.programs / "pg_isready"), "-q", "-h", self.host, "-p", str(self.port)]
         for _ in range(600):
             if self._process.poll() is not None:
                 raise AssertionError((self.directory / "log").read_text()[-2000:])
