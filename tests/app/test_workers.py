@@ -143,27 +143,31 @@ async def test_a_turn_that_is_cut_off_because_another_worker_has_room_does_not_r
     ):
         await workers.start()
         for agent in workers.agents:
-            alice.send("sleep", agent)
+            alice.send("long", agent)
         await eventually(lambda: len(execute(workers.url, "SELECT id FROM inbox")) == 2)
         await workers.start()
         assert str((await alice.answer())["body"]).startswith("I was interrupted")
 
 
-async def test_a_request_that_ends_workers_ends_three_and_fails(
+async def test_a_request_that_ends_workers_ends_three_and_fails_but_not_those_that_ran_beside_it(
     prosody: XmppServer, postgres: Postgres, tmp_path: Path
 ) -> None:
     async with (
         run_workers(prosody, postgres, tmp_path, agents=2) as workers,
         new_asker(prosody) as alice,
+        StockClient(*await prosody.account(), prosody) as carol,
         StockClient(*await prosody.account(), prosody) as mallory,
     ):
         started = [await workers.start() for _ in range(4)]
         await eventually(lambda: sum(workers.count_shares()) == 2)
         mallory.send("hello", workers.agents[0])
         await mallory.answer()
+        carol.send("long", workers.agents[0])
+        await eventually(lambda: len(execute(workers.url, "SELECT id FROM inbox")) == 2)
         mallory.send("die", workers.agents[0])
         while not str((await mallory.answer())["body"]).startswith("This request has crashed me"):
             pass
+        assert str((await carol.answer())["body"]).startswith("1 ")
         [left] = [worker for worker in started if worker.process is not None and worker.process.poll() is None]
         assert await alice.ask_all(workers.agents) == ({1}, {left.pid})
 

@@ -24,19 +24,19 @@ from tests.support.hosting import PlatformProcess, run_platform, write_settings
 from tests.support.servers.clients import StockClient
 from tests.support.servers.postgres import Postgres
 from tests.support.servers.server import XmppServer
-from tests.support.wait import eventually
+from tests.support.wait import ANSWER_S, eventually
 
 
 class WhereAgent:
-    """An agent that answers with the number of its turn and the id of its process."""
+    """An agent that answers with the number of its turn and the id of its process. A "long" turn ends only when it runs again."""
 
     manifest = AgentDefinition.simple("where")
 
     async def assist(self, request: AgentRequest, session: Session, response: ResponseHandler) -> None:
         if request.payload["query"] == "die":
             os._exit(9)
-        if request.payload["query"] == "sleep":
-            await asyncio.Event().wait()
+        if request.payload["query"] == "long":
+            await asyncio.sleep(1 if request.metadata.get("redelivered") else ANSWER_S)
         count = await session.get("count", 0) + 1
         await session.store("count", count, scope="conversation")
         await response.markdown(f"{count} {os.getpid()}")
