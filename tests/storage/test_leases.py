@@ -53,18 +53,24 @@ async def claim(database: Database, *agents: str) -> list[str]:
     return await database.write(work)
 
 
-async def test_a_worker_that_was_reaped_stores_nothing_more(postgres: Postgres, expected_errors: ExpectedErrors) -> None:
+async def test_a_worker_that_was_reaped_stores_nothing_more_and_another_one_goes_on(
+    postgres: Postgres, expected_errors: ExpectedErrors
+) -> None:
     url = postgres.url()
     async with open_worker(url) as lost, open_worker(url, 3600, "two") as other:
         repository = await open_repository(lost, AGENT)
         assert await claim(lost, AGENT) == [AGENT]
         await receive_request(repository)
+        assert await claim(other, OTHER_AGENT) == [OTHER_AGENT]
+        others = await open_repository(other, OTHER_AGENT)
         assert [(each.name, each.agents) for each in await reap(other)] == [("one", (AGENT,))]
         assert await claim(other, AGENT) == [AGENT]
         for _ in range(2):
             with pytest.raises(LeaseLostError, match="another worker"):
                 await receive_request(repository)
-        assert len(execute(url, "SELECT * FROM inbox")) == 1
+            await receive_request(others)
+        rows = execute(url, "SELECT agent FROM inbox ORDER BY id")
+        assert [row["agent"] for row in rows] == [AGENT, OTHER_AGENT, OTHER_AGENT]
     expected_errors("another worker serves the agents of this one now")
 
 
