@@ -42,11 +42,11 @@ async def test_a_worker_that_joins_takes_its_share_and_one_that_dies_is_replaced
         assert execute(workers.url, "SELECT * FROM workers") == []
 
 
-async def test_a_frozen_worker_is_replaced_and_ends_when_it_wakes(
+async def test_a_frozen_worker_is_replaced_and_ends_when_it_wakes_whatever_the_clocks_of_workers_say(
     prosody: XmppServer, postgres: Postgres, tmp_path: Path
 ) -> None:
     async with run_workers(prosody, postgres, tmp_path, agents=2) as workers, new_asker(prosody) as alice:
-        first, second = await workers.start(), await workers.start()
+        first, second = await workers.start(clock_error_s=600), await workers.start(clock_error_s=-600)
         await workers.wait_for(1, 1)
         os.kill(first.pid, signal.SIGSTOP)
         await workers.wait_for(2)

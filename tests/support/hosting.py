@@ -10,11 +10,12 @@ import select
 import signal
 import subprocess
 import sys
+import time
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Protocol, Self
@@ -424,6 +425,8 @@ class PlatformProcess:
     is_strict: bool = True
     program: Path | None = None
     """The directory with another copy of the package to run."""
+    clock_error_s: float = 0.0
+    """The seconds by which its clock is wrong."""
     process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -440,7 +443,7 @@ class PlatformProcess:
     async def start(self) -> None:
         """Start the process; return when its agents are online, unless it is not strict."""
         command = ["-m", "tests.support.hosting", str(self.configuration), str(self.blocked_s)]
-        command += [] if self.is_strict else ["lenient"]
+        command += [str(self.clock_error_s), *([] if self.is_strict else ["lenient"])]
         if self.program is None:
             self.process = WarmProcess[bytes]([sys.executable, *command], cwd=PROJECT, stdout=subprocess.PIPE)
         else:  # without -P Python finds the package of the project in its working directory
@@ -585,6 +588,14 @@ def _error_log(configuration: Path) -> Path:
     return configuration.with_suffix(".errors")
 
 
+def _set_clock(error_s: float) -> None:
+    """Let the clock of this process be wrong. That of a computer cannot be changed for one process."""
+    read_time = time.time
+    time.time = lambda: read_time() + error_s
+    # Wherever it is imported. The method is not in the stubs.
+    utc_now.__setstate__((lambda: datetime.now(UTC) + timedelta(seconds=error_s), (), {}, {}))  # type: ignore[attr-defined]
+
+
 async def _serve(configuration: Path, blocked_s: float, *, is_strict: bool) -> None:
     errors = logging.FileHandler(_error_log(configuration))
     errors.setLevel(logging.ERROR)
@@ -598,8 +609,10 @@ async def _serve(configuration: Path, blocked_s: float, *, is_strict: bool) -> N
 
 
 if __name__ == "__main__":
+    if clock_error_s := float(sys.argv[3]):
+        _set_clock(clock_error_s)
     try:
-        asyncio.run(_serve(Path(sys.argv[1]), float(sys.argv[2]), is_strict=sys.argv[3:] != ["lenient"]))
+        asyncio.run(_serve(Path(sys.argv[1]), float(sys.argv[2]), is_strict=sys.argv[4:] != ["lenient"]))
     except CoReasonError as error:
         traceback.print_exc()
         sys.exit(error.exit_code)

@@ -28,7 +28,10 @@ from tests.support.wait import ANSWER_S, eventually
 
 
 class WhereAgent:
-    """An agent that answers with the number of its turn and the id of its process. A "long" turn ends only when it runs again."""
+    """An agent that answers with the number of its turn and the id of its process.
+
+    It dies if it is asked to "die", and a "long" turn ends only when it runs again.
+    """
 
     manifest = AgentDefinition.simple("where")
 
@@ -51,12 +54,19 @@ class Workers:
         self.agents = agents
         self.processes: list[PlatformProcess] = []
 
-    async def start(self, configuration: Path | None = None, program: Path | None = None) -> PlatformProcess:
+    async def start(
+        self, configuration: Path | None = None, program: Path | None = None, *, clock_error_s: float = 0
+    ) -> PlatformProcess:
         """Start another worker. One with a configuration of its own does not wait until its agents are online.
 
         `program` is the directory with another copy of the package.
         """
-        worker = PlatformProcess(configuration or self._configuration, is_strict=configuration is None, program=program)
+        worker = PlatformProcess(
+            configuration or self._configuration,
+            is_strict=configuration is None,
+            program=program,
+            clock_error_s=clock_error_s,
+        )
         self.processes.append(worker)
         await worker.start()
         return worker
