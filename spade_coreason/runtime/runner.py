@@ -120,6 +120,12 @@ class Runner:
         await self.initiative.close()
         return await self._mailboxes.drain(grace_s)
 
+    async def abandon(self) -> None:
+        """Start no new turns, cancel those that run, and wait until they have ended, if `drain` or `close` has failed."""
+        await self._mailboxes.drain(0)
+        await self._mailboxes.wait_until_idle()
+        await self.initiative.close()
+
     async def close(self) -> None:
         """Close the agent, after `drain`: end the background tasks and run `shutdown()`."""
         services = self._services

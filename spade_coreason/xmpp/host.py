@@ -313,6 +313,11 @@ class HostedAgent(Agent, SessionHandler):  # type: ignore[misc]  # SPADE comes w
         """Announce the stop, let running turns finish within `grace_s` seconds, and disconnect."""
         await self._async_stop(grace_s)
 
+    async def abandon(self) -> None:
+        """Cut the connection and cancel the turns, if `stop` has failed. Return when nothing of the agent runs any more."""
+        self.connection.drop()
+        await self._runner.abandon()
+
     def is_alive(self) -> bool:
         """Return True if the agent is started and its connection is online."""
         return bool(self._alive.is_set() and self.connection.state == "online")

@@ -12,11 +12,13 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from spade.behaviour import CyclicBehaviour
 
 from spade_coreason import Platform, load_settings
 from spade_coreason.exceptions import LeaseLostError, StoreError
 from spade_coreason.storage import Leases, WorkerTerms, open_database
 from tests.support.databases import execute
+from tests.support.errors import ExpectedErrors
 from tests.support.hosting import Tunnel, write_settings
 from tests.support.servers.clients import StockClient
 from tests.support.servers.postgres import Postgres
@@ -281,3 +283,36 @@ async def test_a_worker_without_the_code_of_an_agent_names_the_mistake_in_its_lo
         worker = await workers.start(write_settings(tmp_path / "other.yaml", settings))
         problem = "agents[1].agent: there is no module nowhere"
         await eventually(lambda: worker.error_log.exists() and problem in worker.error_log.read_text())
+
+
+class Unstoppable(CyclicBehaviour):  # type: ignore[misc]  # SPADE comes without types
+    """A behaviour that fails when it is ended."""
+
+    async def run(self) -> None:
+        await self.receive(timeout=1)
+
+    def kill(self, exit_code: object = None) -> None:
+        super().kill(exit_code)
+        raise RuntimeError("it fails")
+
+
+async def test_nothing_of_an_agent_that_does_not_stop_cleanly_goes_on_after_it_is_given_back(
+    prosody: XmppServer, postgres: Postgres, tmp_path: Path, expected_errors: ExpectedErrors
+) -> None:
+    async with (
+        run_workers(prosody, postgres, tmp_path, agents=1, lease_s=60) as workers,
+        StockClient(*await prosody.account(), prosody) as alice,
+        Platform(load_settings(tmp_path / "platform.yaml", tmp_path, {})) as platform,
+    ):
+        [agent] = workers.agents
+        host, membership, guard = platform.agents[agent], platform._membership, platform._crash_guard
+        assert membership is not None
+        assert guard is not None
+        host.add_behaviour(Unstoppable())
+        alice.send("long", agent)
+        await eventually(lambda: not guard.running.is_idle)
+        [request] = execute(workers.url, "SELECT id FROM inbox")
+        assert await membership.give_back(agent) == [request["id"]]
+        assert (host.count_turns(), host.connection.state) == (0, "offline")
+        assert execute(workers.url, "SELECT answer FROM inbox") == [{"answer": None}]
+    expected_errors("failed to stop cleanly")

@@ -192,6 +192,7 @@ class Membership:
                 await host.stop(grace_s)
             except Exception:
                 log.exception("%s: failed to stop cleanly", agent)
+                await host.abandon()  # what it sent or stored from now on would be that of another worker's agent
             del self._hosted.hosts[agent], self._hosted.runners[agent]
             cut_off.update(host.runtime.runner.cut_off_rows)
             try:
