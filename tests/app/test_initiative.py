@@ -24,7 +24,7 @@ from tests.support.servers.clients import StockClient
 from tests.support.servers.postgres import Postgres
 from tests.support.servers.server import XmppServer
 from tests.support.wait import eventually
-from tests.support.workers import Hosting, every_hosting, run_hosting
+from tests.support.workers import Hosting, WorkerPair, every_hosting, run_hosting
 from tests.support.writing_agent import OF_EACH, read_log
 
 SEED = int(os.environ.get("CHAOS_SEED", random.SystemRandom().randrange(2**32)))
@@ -84,7 +84,12 @@ class Stored:
         return int(self.query("SELECT count(*) FROM notifications WHERE state = 'waiting'")[0][0])
 
     def let_every_be_due(self, seconds: float) -> bool:
-        """Let `@every` be due that many seconds from now. Return False if the time that was set last has not come up yet."""
+        """Let `@every` be due that many seconds from now. Return False if the time that was set last has not come up yet.
+
+        So it does around the beginning of a minute, at which `@every` is due anyway.
+        """
+        if not 2 < time.time() % 60 < 58:
+            return False
         if self.query("SELECT due_at FROM schedules WHERE kind = 'every'") == [(self.every_due_at,)]:
             return False
         self.every_due_at = due_at = int((time.time() + seconds) * 1e6)
@@ -115,6 +120,15 @@ async def test_what_an_agent_sends_first_survives_kill_9(
             notifications={"per_day": 1_000_000},
         ) as (platform, jid, url):
             stored = Stored(url)
+
+            def let_every_be_due() -> None:
+                nonlocal ticks
+                is_set = stored.let_every_be_due(rng.uniform(-0.2, 0.2))
+                # Another worker may have read when it was due before.
+                ticks += is_set and (not isinstance(platform, WorkerPair) or platform.is_victim_owner)
+
+            if isinstance(platform, WorkerPair):
+                platform.on_victim = let_every_be_due
             while kills < count:
                 query = f"round {rounds}"
                 rounds += 1
@@ -128,8 +142,8 @@ async def test_what_an_agent_sends_first_survives_kill_9(
                     # What is called sent at this moment, the server has: no platform is there that could send it again.
                     states = stored.find_notifications(client.jid).values()
                     await mailbag.wait_for({text for state, text in states if state == "sent"})
-                    if hosting == "one platform":  # the other worker may have read when it is due
-                        ticks += stored.let_every_be_due(rng.uniform(-0.2, 0.2))
+                    if not isinstance(platform, WorkerPair):
+                        let_every_be_due()
                     await platform.start()
                 await mailbag.wait_for(_texts_of_round(query))
                 await eventually(lambda: stored.count_waiting() == 0)
@@ -142,7 +156,9 @@ async def test_what_an_agent_sends_first_survives_kill_9(
         mailbag.check()
         expected = {text for number in range(rounds) for text in _texts_of_round(f"round {number}")}
         assert set(mailbag.ids) == expected | due
-    _check_effects(lines)
+    woken = platform.woken if isinstance(platform, WorkerPair) else ()
+    # A worker that was frozen may begin one more of them when it wakes. What comes of that is not stored.
+    _check_effects([line for line in lines if line.phase != "begins" or int(line.value) not in woken])
     assert stored.query("SELECT kind FROM schedules") == [("every",)]
     assert stored.query("SELECT count(*) FROM steps") == [(0,)]
     # Every notification that was acknowledged is stored, once, and in the state in which its person has it.

@@ -19,6 +19,7 @@ from sqlalchemy import make_url
 from spade_coreason import ResponseHandler, Session
 from spade_coreason.contracts import AgentDefinition, AgentRequest
 from spade_coreason.domain.jid import bare_jid
+from spade_coreason.exceptions import LeaseLostError
 from tests.support.databases import SQLITE, execute
 from tests.support.hosting import PlatformProcess, run_platform, write_settings
 from tests.support.servers.clients import StockClient
@@ -117,11 +118,13 @@ async def run_workers(
     together: Sequence[Sequence[int]] = (),
     agent: str = "tests.support.workers:WhereAgent",
     options: Mapping[str, Any] | None = None,
+    other_agents: Sequence[Mapping[str, Any]] = (),
     further: Mapping[str, Any] | None = None,
 ) -> AsyncIterator[Workers]:
     """Prepare workers with one configuration; those that still run are killed at the end.
 
-    `together` are the agents of each group, by their numbers. `further` are the other sections of the configuration.
+    `together` are the agents of each group, by their numbers. `other_agents` are the last agents of the configuration, as it has
+    them, and `further` its other sections.
     """
     accounts = [await server.account() for _ in range(agents)]
     jids = [bare_jid(jid) for jid, _ in accounts]
@@ -132,7 +135,10 @@ async def run_workers(
         "storage": {"url": url},
         "conversation": {"max_interactions": 0},
         "workers": {"lease_s": lease_s, "together": [[jids[number] for number in group] for group in together]},
-        "agents": [{"jid": jid, "agent": agent, "password": password, "options": options or {}} for jid, password in accounts],
+        "agents": [
+            *({"jid": jid, "agent": agent, "password": password, "options": options or {}} for jid, password in accounts),
+            *other_agents,
+        ],
         **(further or {}),
     }
     write_settings(configuration, settings)
@@ -145,30 +151,66 @@ async def run_workers(
                 await worker.signal(signal.SIGKILL)
 
 
-class WorkerPair:
-    """Two workers with one agent, which are killed as one platform is: the one that has the agent ends, and starts again.
+Fault: TypeAlias = Literal["kill", "kill and start", "stop", "freeze"]
 
-    Half of the time it starts again at once, and has its agent back; otherwise after the other has taken over. If a worker
-    loses its lease on a busy machine, it is started again at the next `start`.
+
+class WorkerPair:
+    """Two workers that fail as one platform is killed: a SIGKILL stands for a fault of the one that has the first agent.
+
+    The faults come in a random order, each before any comes again: it is killed and starts again once the other one has its
+    agents, it is killed and has its agents back at once, it is stopped by SIGTERM, or it is frozen for longer than its lease.
+    When it starts again, the first agent moves to it. If a worker loses its lease on a busy machine, it is started again at the
+    next `start`.
     """
 
     def __init__(self, workers: Workers, rng: random.Random) -> None:
         self._workers = workers
         self._rng = rng
+        self._faults: list[Fault] = []
+        self._fault: Fault = "kill"
+        self._victim = 0
+        self.on_victim: Callable[[], object] = lambda: None
+        """It is called at each fault, while the worker that has the agent does nothing any more."""
+        self.takeovers = 0
+        """The number of faults after which the other worker has taken the agent."""
+        self.woken: set[int] = set()
+        """The processes that went on for a moment after another one had their agent."""
+
+    @property
+    def is_victim_owner(self) -> bool:
+        """True while no other worker has the agent of the one that is at fault."""
+        return self._find_owner() == self._victim
 
     async def signal(self, number: signal.Signals) -> int:
-        """End the worker that has the agent, or with SIGTERM both. Return the exit code, the worse one of both."""
+        """Let the worker that has the agent fail, or with SIGTERM end both. Return the exit code, the worse one of both."""
         if number == signal.SIGTERM:
             running = [worker for worker in self._workers.processes if worker.process is not None]
             return max([await worker.signal(number) for worker in running])
-        await self._wait_for_owner()
-        owner = self._workers.find_process(self._workers.agents[0])
-        return await next(worker for worker in self._workers.processes if worker.pid == owner).signal(number)
+        worker = await self._freeze_owner()
+        assert worker.process is not None
+        self.on_victim()
+        if not self._faults:
+            self._faults = list(get_args(Fault))
+            self._rng.shuffle(self._faults)
+        self._fault = self._faults.pop()
+        if self._fault.startswith("kill"):
+            return await worker.signal(number)
+        if self._fault == "freeze":
+            await self._wait_for_takeover()
+            self.woken.add(worker.pid)
+        else:
+            worker.process.send_signal(signal.SIGTERM)
+        worker.process.send_signal(signal.SIGCONT)
+        code = await worker.wait()
+        assert code in ((0, LeaseLostError.exit_code) if self._fault == "stop" else (LeaseLostError.exit_code,))
+        if self._fault == "stop":
+            await self._wait_for_takeover()
+        return code
 
     async def start(self) -> None:
         """Start the worker that has ended."""
-        if self._rng.random() < 0.5:
-            await self._wait_for_owner()
+        if self._fault == "kill":
+            await self._wait_for_takeover()
         for worker in self._workers.processes:
             if worker.process is not None and worker.process.poll() is not None:
                 await worker.wait()
@@ -176,10 +218,27 @@ class WorkerPair:
             if worker.process is None:
                 await worker.start()
 
-    async def _wait_for_owner(self) -> None:
-        """Wait until a worker that runs has the agent."""
-        [agent] = self._workers.agents
-        await eventually(lambda: self._workers.find_process(agent) in self._workers.list_running())
+    async def _freeze_owner(self) -> PlatformProcess:
+        """Freeze the worker that has the agent. Return it."""
+        while True:
+            await eventually(lambda: self._find_owner() in self._workers.list_running())
+            self._victim = self._find_owner()
+            for worker in self._workers.processes:
+                if worker.process is None or worker.pid != self._victim or worker.process.poll() is not None:
+                    continue
+                worker.process.send_signal(signal.SIGSTOP)
+                if self.is_victim_owner:
+                    return worker
+                worker.process.send_signal(signal.SIGCONT)  # it has just given its agent back
+
+    def _find_owner(self) -> int:
+        return self._workers.find_process(self._workers.agents[0])
+
+    async def _wait_for_takeover(self) -> None:
+        """Wait until the other worker has the agent."""
+        others = {*self._workers.list_running()} - {self._victim}
+        await eventually(lambda: self._find_owner() in others)
+        self.takeovers += 1
 
 
 @asynccontextmanager
@@ -193,12 +252,18 @@ async def run_pair(
     options: Mapping[str, Any],
     **further: Any,
 ) -> AsyncIterator[tuple[WorkerPair, str, str]]:
-    """Run two workers with one agent; yield them, the agent's JID and the URL of their database."""
-    run = run_workers(server, postgres, tmp_path, agents=1, lease_s=3, agent=agent, options=options, further=further)
+    """Run two workers with an agent, and one that does nothing; yield them, the agent's JID and the URL of their database."""
+    jid, password = await server.account()
+    idle = {"jid": jid, "agent": "tests.support.workers:WhereAgent", "password": password}
+    run = run_workers(
+        server, postgres, tmp_path, agents=1, lease_s=3, agent=agent, options=options, other_agents=[idle], further=further
+    )
     async with run as workers:
         for _ in range(2):
             await workers.start()
-        yield WorkerPair(workers, rng), workers.agents[0], workers.url
+        pair = WorkerPair(workers, rng)
+        yield pair, workers.agents[0], workers.url
+        assert pair.takeovers > 0
 
 
 Hosting: TypeAlias = Literal["one platform", "two workers"]

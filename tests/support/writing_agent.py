@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -20,7 +21,7 @@ class LoggedLine(NamedTuple):
     """A line of the log.
 
     - "notified", a text and the id of its notification: it was acknowledged
-    - "begins" and the text of a side effect, with ""
+    - "begins" and the text of a side effect, with the id of its process
     - "ends" and the text of a side effect, with its result
     """
 
@@ -88,7 +89,7 @@ class WritingAgent:
         self._write("ends", text, await session.run_once("effect", self._affect, text))
 
     async def _affect(self, text: str) -> str:
-        self._write("begins", text, "")
+        self._write("begins", text, str(os.getpid()))
         await asyncio.sleep(0.001)
         return uuid4().hex
 
