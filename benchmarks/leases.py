@@ -56,6 +56,10 @@ class Serving:
         """Return the agents that it serves."""
         return self._agents
 
+    def is_busy(self, agent: str) -> bool:
+        """Return False: no turn runs."""
+        return False
+
     async def note(self, table: LeaseTable) -> None:
         """Do nothing."""
 

@@ -31,15 +31,20 @@ EXPIRE_TWO = "UPDATE workers SET expires_at = 0 WHERE name = 'two'"
 
 
 class ServedAgents:
-    """The agents that a worker serves: their names alone (`Serving`)."""
+    """The agents that a worker serves: their names alone (`Serving`). Those of `busy` answer until `turns_end` is set."""
 
-    def __init__(self, fault: Exception | None = None, cut_off: Sequence[int] = ()) -> None:
+    def __init__(self, fault: Exception | None = None, cut_off: Sequence[int] = (), busy: Sequence[str] = ()) -> None:
         self._agents: list[str] = []
+        self._busy = busy
+        self.turns_end = asyncio.Event()
         self._cut_off = cut_off
         self._fault = fault
 
     def list_agents(self) -> Sequence[str]:
         return list(self._agents)
+
+    def is_busy(self, agent: str) -> bool:
+        return agent in self._busy
 
     async def note(self, table: LeaseTable) -> None:
         pass
@@ -48,6 +53,8 @@ class ServedAgents:
         self._agents += agents
 
     async def give_back(self, agent: str, *, reaches_server: bool = True) -> Sequence[int]:
+        if agent in self._busy:
+            await self.turns_end.wait()
         self._agents.remove(agent)
         if self._fault is not None:
             raise self._fault
@@ -218,3 +225,19 @@ async def test_a_directory_replaces_its_own_worker_and_none_of_a_restored_databa
             )
             await replace(two)
             assert list_workers(restored) == ["other", "two"]
+
+
+async def test_idle_agents_are_given_back_while_any_number_of_others_is_busy(postgres: Postgres) -> None:
+    url, busy, idle = postgres.url(), [f"busy{number}@localhost" for number in range(20)], ["idle@localhost"]
+    serving = ServedAgents(busy=busy)
+    async with open_worker(url, "one", 60) as (database, terms):
+        groups = [(agent,) for agent in (*busy, *idle)]
+        workforce = Workforce(Leases(database), renew(database, terms), groups, serving)
+        await workforce.join()
+        leaving = asyncio.create_task(workforce.leave())
+        free = "SELECT agent FROM leases WHERE worker IS NULL"
+        await eventually(lambda: [row["agent"] for row in execute(url, free)] == idle)
+        serving.turns_end.set()
+        await leaving
+        assert len(execute(url, free)) == len(groups)
+        await workforce.end()

@@ -154,6 +154,11 @@ class Membership:
         """Return the agents (bare JIDs) that this worker serves."""
         return list(self._hosted.starts)
 
+    def is_busy(self, agent: str) -> bool:
+        """Return True while a turn of an agent runs or waits."""
+        host = self._hosted.hosts.get(agent)
+        return host is not None and host.count_turns() > 0
+
     async def note(self, table: LeaseTable) -> None:
         """Take the leases as they are now."""
         me = self.workforce.leases.worker

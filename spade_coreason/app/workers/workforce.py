@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _RELEASES = 8
-"""The number of agents that are given back at the same time."""
+"""The number of idle agents that are given back at the same time. No agent waits for the turns of another one."""
 _RETRY_S = 0.5
 _LOOKS = 12
 """The number of looks, in the time between two renewals, whether another worker has taken an agent."""
@@ -56,6 +56,10 @@ class Serving(Protocol):
 
     def list_agents(self) -> Sequence[str]:
         """Return the agents (bare JIDs) that it serves."""
+        ...
+
+    def is_busy(self, agent: str) -> bool:
+        """Return True while a turn of an agent runs or waits."""
         ...
 
     async def note(self, table: LeaseTable) -> None:
@@ -244,7 +248,7 @@ class Workforce:
 
         async def release(agent: str) -> None:
             cut_off: Sequence[int] = ()
-            async with slots:
+            async with nullcontext() if self._serving.is_busy(agent) else slots:
                 if agent in self._serving.list_agents():
                     try:
                         cut_off = await self._serving.give_back(agent, reaches_server=reaches_server)
