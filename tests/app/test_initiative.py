@@ -1,6 +1,6 @@
 """Notifications and due times under `kill -9`: none is lost, doubled or held up, and no state says more than is true.
 
-`make chaos` kills more often.
+With two workers, some of the kills are stops and freezes (`WorkerPair`). `make chaos` kills more often.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Questions and approvals under `kill -9`: nobody is asked twice, nothing approved starts twice, and every question ends.
 
-`make chaos` kills more often.
+With two workers, some of the kills are stops and freezes (`WorkerPair`). `make chaos` kills more often.
 """
 
 from __future__ import annotations

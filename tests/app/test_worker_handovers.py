@@ -84,19 +84,26 @@ class Plans:
         now = int(time.time() * 1e6)
         execute(self._workers.url, f"UPDATE schedules SET due_at = {now}, wake_at = {now} WHERE agent = '{agent}'")
 
-    async def end(self, agent: str, name: str, old: int, *, ticks: int) -> None:
-        """Answer and approve. Check that everything of `begin` came once, although another worker has the agent now."""
-        await eventually(lambda: self._workers.find_process(agent) not in (0, old))
-        new = self._workers.find_process(agent)
+    async def answer(self, agent: str, name: str) -> None:
+        """Answer the question, and approve the other payment."""
         self._person.send("red", agent, thread=f"ask {name}")
         self._approver.send(f"/approve {await _find_code(self._asked, f'{name} late')}", agent)
+
+    async def wait_for_takeover(self, agent: str, old: int) -> None:
+        """Wait until another worker has an agent."""
+        await eventually(lambda: self._workers.find_process(agent) not in (0, old))
+
+    async def check(self, agent: str, name: str, old: int, *, ticks: int) -> None:
+        """Check that everything of `begin` came once, although another worker has the agent now."""
+        await self.wait_for_takeover(agent, old)
+        new = self._workers.find_process(agent)
         ends = {f"remind {name}: done", f"ask for red at {new} and {name}: done", f"buy {name}: done"}
         await self.mail.wait_for(ends)
         await eventually(lambda: self._count_ticks() == ticks)
         assert [line for line in read_lines(self._log) if name in line[0]] == [[f"{name} early", old], [f"{name} late", new]]
-        self.check(name)
+        self.check_texts(name)
 
-    def check(self, name: str) -> None:
+    def check_texts(self, name: str) -> None:
         """Check that no text under a name came as two messages, and no tick."""
         for mail in (self.mail, self._asked):
             mail.collect()
@@ -146,15 +153,18 @@ async def test_what_is_due_parked_and_waits_for_approval_moves_with_the_agent(
         await plans.begin(moving, "join")
         plans.let_all_be_due(moving)
         second = await workers.start()
-        await plans.end(moving, "join", first.pid, ticks=1)
+        await plans.wait_for_takeover(moving, first.pid)
+        await plans.answer(moving, "join")
+        await plans.check(moving, "join", first.pid, ticks=1)
         assert workers.find_process(moving) == second.pid
         assert plans.mail.copies == 0
 
-        # A worker is frozen for longer than its lease.
+        # A worker is frozen for longer than its lease, and people answer meanwhile.
         await plans.begin(moving, "freeze")
         os.kill(second.pid, signal.SIGSTOP)
         plans.let_all_be_due(moving)
-        await plans.end(moving, "freeze", second.pid, ticks=2)
+        await plans.answer(moving, "freeze")
+        await plans.check(moving, "freeze", second.pid, ticks=2)
         os.kill(second.pid, signal.SIGCONT)
         assert await second.wait() == LeaseLostError.exit_code
 
@@ -166,12 +176,14 @@ async def test_what_is_due_parked_and_waits_for_approval_moves_with_the_agent(
         await eventually(lambda: execute(workers.url, f"SELECT * FROM inbox WHERE state = 0 AND agent = '{busy}'") != [])
         plans.let_all_be_due(idle)
         stopping = asyncio.create_task(first.signal(signal.SIGTERM))
-        await plans.end(idle, "stop", first.pid, ticks=3)
+        await plans.wait_for_takeover(idle, first.pid)
+        await plans.answer(idle, "stop")
+        await plans.check(idle, "stop", first.pid, ticks=3)
         assert (workers.find_process(idle), workers.find_process(busy)) == (third.pid, first.pid)
         log.with_name("go on").touch()
         pid = first.pid
         assert await stopping == 0
         await plans.mail.wait_for({f"wait at {pid} and here: done"})
         await eventually(lambda: workers.find_process(busy) == third.pid)
-        plans.check("stop")
+        plans.check_texts("stop")
         assert plans.mail.copies == copies
