@@ -12,7 +12,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "files": ["make_file_routes"],
         "keys": ["KeyRing"],
         "channel": ["DoorEvent", "DoorReply", "NOT_STORED"],
-        "caller": ["Caller"],
+        "caller": ["TRACEPARENT", "Caller"],
         "running_door": ["Accepted", "LocalDoor", "Reader", "RunningDoor"],
         "openai.routes": ["make_openai_routes"],
         "mcp.routes": ["make_mcp_routes"],

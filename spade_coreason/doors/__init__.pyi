@@ -5,6 +5,7 @@ from .authentication import (
     FindCaller as FindCaller,
 )
 from .caller import (
+    TRACEPARENT as TRACEPARENT,
     Caller as Caller,
 )
 from .channel import (

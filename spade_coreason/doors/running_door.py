@@ -155,9 +155,19 @@ class RunningDoor(DoorQueries, Protocol):
     """The door of an agent, as another worker asks its worker."""
 
     async def ask_door(
-        self, reader: Reader, caller: Caller, request: AgentRequest, thread: str | None, metadata: dict[str, Any], waits: bool
+        self,
+        reader: Reader,
+        caller: Caller,
+        request: AgentRequest,
+        thread: str | None,
+        metadata: dict[str, Any],
+        waits: bool,
+        traceparent: str,
     ) -> Accepted:
-        """Put a request in, and send its reply to a reader. It is stored then, unless it is refused."""
+        """Put a request in, and send its reply to a reader. It is stored then, unless it is refused.
+
+        `traceparent` is the header of the HTTP request; "" without one.
+        """
         ...
 
     async def fetch_at_door(self, reader: Reader, caller: Caller, request_id: UUID, waits: bool) -> Accepted | None:

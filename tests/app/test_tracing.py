@@ -1,4 +1,4 @@
-"""Traces of a platform: one trace over agents in several platforms, without texts unless they are configured."""
+"""Traces of a platform: one trace over agents in several platforms and workers, without texts unless they are configured."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -22,13 +23,16 @@ from spade_coreason.cli.logging import JsonFormatter
 from spade_coreason.domain.observability import spans
 from spade_coreason.exceptions import ConfigError
 from tests.support.a2a_server import run_a2a_server
+from tests.support.all_doors import DOORS
 from tests.support.chat_completions import ChatCompletionsServer, CompletionStream
 from tests.support.errors import ExpectedErrors
 from tests.support.hosting import write_settings
 from tests.support.servers.clients import StockClient
+from tests.support.servers.postgres import Postgres
 from tests.support.servers.server import XmppServer
-from tests.support.spans import RecordedSpans, attribute, record_spans
+from tests.support.spans import RecordedSpans, attribute, read_spans, record_spans
 from tests.support.wait import eventually
+from tests.support.worker_doors import TracedDesk, run_far_doors
 
 ECHO = "spade_coreason.agents.echo:EchoAgent"
 RELAY = "spade_coreason.agents.relay:RelayAgent"
@@ -135,6 +139,44 @@ async def test_one_trace_shows_three_agents_on_two_platforms(
     assert "surprise" not in recorded.texts
     assert ann.jid.partition("/")[0] not in recorded.texts
     assert len(trace_id) == 32
+
+
+async def test_one_trace_shows_a_caller_and_three_agents_in_two_workers(
+    prosody: XmppServer, postgres: Postgres, tmp_path: Path
+) -> None:
+    tracing = {"enabled": True}
+    async with run_far_doors(prosody, postgres, tmp_path, agents=3, agent=TracedDesk, tracing=tracing) as running:
+        workers, owner, other = running.workers, running.owner.pid, running.other.pid
+        first, *further = workers.agents
+        middle, last = sorted(further, key=lambda agent: workers.find_process(agent) == owner)
+        assert workers.find_process(middle) == other
+        for number, door in enumerate(DOORS, 1):  # of the worker that does not serve the first agent
+            trace, caller = f"{number:032x}", f"{number:016x}"
+            traceparent = f"00-{trace}-{caller}-01"
+            answer = await running.far.ask(door, "website", f"relay {middle} {last}", traceparent=traceparent)
+            assert "done: hello" in answer.text, answer
+            await eventually(partial(has_spans, tmp_path / "spans", trace, 3 * 4 + 2))
+            written = read_spans(tmp_path / "spans", trace)
+            spans_by_id = {span.ident: span for span in written}
+            [span] = [each for each in written if each.name == f"invoke_agent {last}"]
+            path = [span]
+            while path[0].parent != caller:
+                path.insert(0, spans_by_id[path[0].parent])
+            near = workers.find_process(last)
+            assert [(span.name, span.pid) for span in path] == [
+                (f"receive {first}", owner),
+                (f"invoke_agent {first}", owner),
+                (f"ask {middle}", owner),
+                (f"receive {middle}", other),
+                (f"invoke_agent {middle}", other),
+                (f"ask {last}", other),
+                (f"receive {last}", near),
+                (f"invoke_agent {last}", near),
+            ]
+
+
+def has_spans(file: Path, trace: str, number: int) -> bool:
+    return len(read_spans(file, trace)) == number
 
 
 async def test_spans_have_texts_only_if_they_are_configured(

@@ -1,15 +1,20 @@
-"""The spans of a test, in memory. OpenTelemetry has one provider in a process, so all tests of it share this one."""
+"""The spans of a test in memory, and of other processes in a file. A process has one provider, which all its tests share."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
+from pathlib import Path
+from typing import NamedTuple
 
 from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from tests.support.line_log import append_line, read_lines
 
 
 class RecordedSpans:
@@ -75,3 +80,41 @@ def record_spans() -> Iterator[RecordedSpans]:
 def attribute(span: ReadableSpan, name: str) -> object:
     """Return an attribute of a span; None without it."""
     return (span.attributes or {}).get(name)
+
+
+class WrittenSpan(NamedTuple):
+    """A span as a process has written it. The ids are hexadecimal; `parent` is "" at the begin of a trace."""
+
+    name: str
+    trace: str
+    ident: str
+    parent: str
+    pid: int
+
+
+class _FileExporter(SpanExporter):
+    """Writes the spans of the platform into a file."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        for span in spans:
+            if span.instrumentation_scope is not None and span.instrumentation_scope.name == "spade_coreason":
+                parent = "" if span.parent is None else f"{span.parent.span_id:016x}"
+                ids = f"{span.context.trace_id:032x}", f"{span.context.span_id:016x}"
+                append_line(self._file, *WrittenSpan(span.name, *ids, parent, os.getpid()))
+        return SpanExportResult.SUCCESS
+
+
+@cache
+def write_spans(file: Path) -> None:
+    """Let this process append its spans to a file from now on."""
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(_FileExporter(file)))
+    trace.set_tracer_provider(provider)
+
+
+def read_spans(file: Path, trace_id: str) -> list[WrittenSpan]:
+    """Return the spans of a trace that processes have written, in the order of their ends."""
+    return [span for line in read_lines(file) if (span := WrittenSpan(*line)).trace == trace_id]

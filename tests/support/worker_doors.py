@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx
 
-from spade_coreason import AgentDefinition, AgentRequest, Response, Session
+from spade_coreason import AgentDefinition, AgentRequest, Peers, Response, Session
 from spade_coreason.config import WebSettings
 from spade_coreason.xmpp.servers.process import find_free_ports
 from tests.support.all_doors import DOORS, AllDoors
@@ -34,13 +34,18 @@ class FarDesk:
 
     manifest = AgentDefinition.simple("desk", description="Answers from far away.")
 
-    def __init__(self, directory: str) -> None:
+    def __init__(self, directory: str, peers: Peers) -> None:
         self._directory = Path(directory)
+        self._peers = peers
 
     async def assist(self, request: AgentRequest, session: Session, response: Response) -> None:
         query = str(request.payload["query"])
         append_line(self._directory / "turns", f"{os.getpid()} {query}")
         match query.split(" ")[0]:
+            case "relay":
+                _, agent, *further = query.split(" ")
+                answer = await self._peers.ask(agent, " ".join(["relay", *further] if further else ["hello"]))
+                await response.markdown(answer.text)
             case "stream":
                 stream = await response.create_stream()
                 for number in range(50):
@@ -69,6 +74,16 @@ class FarDesk:
             await asyncio.sleep(0.05)
 
 
+class TracedDesk(FarDesk):
+    """The same. The spans of its process go to the file `spans` in the directory."""
+
+    def __init__(self, directory: str, peers: Peers) -> None:
+        from tests.support.spans import write_spans  # OpenTelemetry is slow to import
+
+        write_spans(Path(directory) / "spans")
+        super().__init__(directory, peers)
+
+
 @dataclass
 class FarDoors:
     """The workers, and their doors by which clients ask `desk`: those of the worker that serves it, and of the other."""
@@ -95,14 +110,26 @@ class FarDoors:
 
 
 @asynccontextmanager
-async def run_far_doors(server: XmppServer, postgres: Postgres, tmp_path: Path, **keys: Any) -> AsyncIterator[FarDoors]:
-    """Run two workers with an agent each. The keys `website` and `shop` open the one, and `closed` the other only."""
+async def run_far_doors(
+    server: XmppServer,
+    postgres: Postgres,
+    tmp_path: Path,
+    *,
+    agents: int = 2,
+    agent: type[FarDesk] = FarDesk,
+    **keys: Any,
+) -> AsyncIterator[FarDoors]:
+    """Run two workers that share the agents. The keys `website` and `shop` open the first agent, `closed` the second only.
+
+    `keys` are further ones of the configuration.
+    """
+    path = f"{agent.__module__}:{agent.__name__}"
     async with run_workers(
-        server, postgres, tmp_path, agents=2, agent=f"{__name__}:FarDesk", options={"directory": str(tmp_path)}
+        server, postgres, tmp_path, agents=agents, agent=path, options={"directory": str(tmp_path)}
     ) as workers:
         ports = find_free_ports(2)
-        agents = [agent | {"doors": list(DOORS)} for agent in workers.settings["agents"]]
-        own = {"agents": agents, "access": {"allow": ["*"]}, **keys}
+        behind = [settings | {"doors": list(DOORS)} for settings in workers.settings["agents"]]
+        own = {"agents": behind, "access": {"allow": ["*"]}, **keys}
         files = [workers.configure(str(port), web={"port": port}, **own) for port in ports]
         started = {}
         for file, port in zip(files, ports, strict=True):
@@ -110,8 +137,8 @@ async def run_far_doors(server: XmppServer, postgres: Postgres, tmp_path: Path, 
             workers.processes.append(worker)
             await worker.start()
             started[worker.pid] = worker, port
-        await workers.wait_for(1, 1)
-        desk, shut = workers.agents
+        await workers.wait_for(agents // 2, agents - agents // 2)
+        desk, shut, *_ = workers.agents
         owner, near_port = started.pop(workers.find_process(desk))
         [(other, far_port)] = started.values()
         opened = {"website": desk, "shop": desk, "closed": shut}

@@ -19,6 +19,7 @@ from pydantic_core import from_json, to_json
 from ...contracts import AgentDefinition, AgentRequest
 from ...doors import (
     NOT_STORED,
+    TRACEPARENT,
     Accepted,
     Caller,
     DoorEvent,
@@ -311,7 +312,7 @@ class RemoteDoor:
         incoming, reader = await self._remote.expect(self._agent, caller, request.request_id, waits=waits)
         reply = incoming.reply
         try:
-            accepted = await self._door.ask_door(reader, caller, request, thread, dict(metadata), waits)
+            accepted = await self._door.ask_door(reader, caller, request, thread, dict(metadata), waits, TRACEPARENT.get())
         except StoreError as error:
             reply.stored = Commit.failed(error)
             reply.put(NOT_STORED)
@@ -347,8 +348,16 @@ class _ServedDoor:
         self.find_request, self.list_open = door.find_request, door.list_open
 
     async def ask_door(
-        self, reader: Reader, caller: Caller, request: AgentRequest, thread: str | None, metadata: dict[str, Any], waits: bool
+        self,
+        reader: Reader,
+        caller: Caller,
+        request: AgentRequest,
+        thread: str | None,
+        metadata: dict[str, Any],
+        waits: bool,
+        traceparent: str,
     ) -> Accepted:
+        TRACEPARENT.set(traceparent)  # of this task alone: each call has one
         reply = await self._door.ask(caller, request, thread, metadata, waits=waits)
         try:
             is_new = None if reply.stored is None else await reply.stored
