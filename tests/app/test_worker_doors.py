@@ -21,10 +21,11 @@ from mcp.client.streamable_http import streamable_http_client
 
 from tests.support.all_doors import DOORS, AllDoors
 from tests.support.hosting import PlatformProcess
+from tests.support.servers.clients import StockClient
 from tests.support.servers.postgres import Postgres
 from tests.support.servers.server import XmppServer
-from tests.support.wait import TIMEOUT_S, eventually
-from tests.support.worker_doors import LONG, FarDoors, read_events, run_far_doors
+from tests.support.wait import ANSWER_S, TIMEOUT_S, eventually
+from tests.support.worker_doors import LONG, FarDoors, read_events, run_command, run_far_doors
 
 
 def chat(agent: str, text: str, **fields: Any) -> dict[str, Any]:
@@ -57,6 +58,28 @@ async def test_each_door_answers_at_a_worker_that_does_not_serve_the_agent(
         assert (await far.ask("a2a", "closed", "hello")).status == 404
         async with far.http("shop") as http:
             assert (await http.get(f"/v1/responses/resp_{first.headers['x-request-id'].replace('-', '')}")).status_code == 404
+
+
+async def test_a_pause_in_a_chat_is_true_at_the_status_the_directory_and_the_door_of_another_worker(
+    prosody: XmppServer, postgres: Postgres, tmp_path: Path
+) -> None:
+    jid, password = await prosody.account()
+    access = {"allow": ["*"], "operators": [jid]}
+    async with (
+        run_far_doors(prosody, postgres, tmp_path, access=access) as running,
+        StockClient(jid, password, prosody) as operator,
+    ):
+        desk, there = running.workers.agents
+        for command, state, status in (("/pause", "offline", 503), ("/resume", "online", 200)):
+            await operator.ask(command, desk, timeout_s=ANSWER_S)
+            answer = await running.far.ask("openai", "website", "hello")
+            assert (answer.status, '"code":"paused"' in answer.text) == (status, status == 503), answer
+            agents = json.loads(await run_command(running.other_configuration, "status", "--json"))["agents"]
+            assert {agent["jid"]: agent["is_paused"] for agent in agents} == {desk: status == 503, there: False}
+            async with asyncio.timeout(TIMEOUT_S):
+                while f"{desk} {state}" not in (await running.far.ask("openai", "closed", "find", agent=there)).text:
+                    pass
+        assert {turn for turn in running.turns if turn.endswith("hello")} == {f"{running.owner.pid} hello"}
 
 
 async def test_a_stream_of_another_worker_comes_in_order_and_without_a_gap(

@@ -44,8 +44,11 @@ class FarDesk:
         match query.split(" ")[0]:
             case "relay":
                 _, agent, *further = query.split(" ")
-                answer = await self._peers.ask(agent, " ".join(["relay", *further] if further else ["hello"]))
-                await response.markdown(answer.text)
+                relayed = await self._peers.ask(agent, " ".join(["relay", *further] if further else ["hello"]))
+                await response.markdown(relayed.text)
+            case "find":
+                cards = await self._peers.find()
+                await response.markdown(" ".join(f"{card.jid} {'online' if card.is_online else 'offline'}" for card in cards))
             case "stream":
                 stream = await response.create_stream()
                 for number in range(50):
@@ -94,6 +97,8 @@ class FarDoors:
     other: PlatformProcess
     near: AllDoors
     far: AllDoors
+    other_configuration: Path
+    """The configuration of the other worker."""
 
     def release(self) -> None:
         """End what is on hold."""
@@ -136,19 +141,19 @@ async def run_far_doors(
             worker = PlatformProcess(file)
             workers.processes.append(worker)
             await worker.start()
-            started[worker.pid] = worker, port
+            started[worker.pid] = worker, port, file
         await workers.wait_for(agents // 2, agents - agents // 2)
         desk, shut, *_ = workers.agents
-        owner, near_port = started.pop(workers.find_process(desk))
-        [(other, far_port)] = started.values()
+        owner, near_port, _ = started.pop(workers.find_process(desk))
+        [(other, far_port, other_file)] = started.values()
         opened = {"website": desk, "shop": desk, "closed": shut}
-        secrets = {name: await _run(files[0], "keys", "create", name, "--agent", jid) for name, jid in opened.items()}
-        secret = await _run(files[0], "webhooks", "create", "ci", desk)
+        secrets = {name: await run_command(files[0], "keys", "create", name, "--agent", jid) for name, jid in opened.items()}
+        secret = await run_command(files[0], "webhooks", "create", "ci", desk)
         near, far = (
             AllDoors(None, WebSettings(port=port), desk, shut, "", "", secrets, secret)  # type: ignore[arg-type] # it runs elsewhere
             for port in (near_port, far_port)
         )
-        running = FarDoors(workers, tmp_path, owner, other, near, far)
+        running = FarDoors(workers, tmp_path, owner, other, near, far, other_file)
         for doors in (near, far):
             await _wait_until_open(doors)
         yield running
@@ -161,7 +166,8 @@ async def _wait_until_open(doors: AllDoors) -> None:
             await asyncio.sleep(0.05)
 
 
-async def _run(configuration: Path, *arguments: str) -> str:
+async def run_command(configuration: Path, *arguments: str) -> str:
+    """Run a command with a configuration. Return what it prints."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "spade_coreason", *arguments, "-c", str(configuration)),
         cwd=PROJECT,

@@ -95,11 +95,13 @@ class SharedDirectory:
         others: dict[str, tuple[AgentCard, AccessPolicy]] = {}
         for agent, listing in self._read.items():
             owner = owners.get(agent)
-            if owner == self._leases.worker or (owner is None and agent not in self._agents):
+            if owner is None and agent not in self._agents:
                 continue
+            # One of this worker is shown by its stored card until it is built.
+            is_served = owner not in (None, self._leases.worker)
             access = AccessPolicy(agent, listing.admitted)
             access.callers = self._callers_of(agent)
-            others[agent] = replace(listing.card, is_online=listing.card.is_online and owner is not None), access
+            others[agent] = replace(listing.card, is_online=listing.card.is_online and is_served), access
         self._directory.set_elsewhere(others)
 
 

@@ -113,7 +113,10 @@ class PlatformDirectory:
         }
 
     def set_elsewhere(self, others: Mapping[str, tuple[AgentCard, AccessPolicy]]) -> None:
-        """Take the cards and rules of the agents that other workers serve, by bare JID, in place of those of before."""
+        """Take the cards and rules of the agents that other workers serve, by bare JID, in place of those of before.
+
+        Those of agents here are ignored.
+        """
         before, self._elsewhere = self._describe_elsewhere(), others
         if self._describe_elsewhere() != before:
             self._on_changed()
