@@ -92,17 +92,21 @@ class DataDirectoryInUseError(ConfigError):
     """
 
     def __init__(self, directory: Path, pid: int | None = None, key: str = "data_dir") -> None:
-        holder = f"process {pid}" if pid else "another process"
-        resource = "data directory" if key == "data_dir" else f"file ({key})"
-        super().__init__(str(directory), f"in use by {holder}; stop it first, or name another {resource}")
+        self._holder = f"in use by process {pid}" if pid else "in use by another process"
+        self._resource = "data directory" if key == "data_dir" else f"file ({key})"
+        super().__init__(str(directory), f"{self._holder}; stop it first, or name another {self._resource}")
         self.directory = directory
         self.pid = pid
         self.key = key
 
-    def with_place(self, place: str) -> DataDirectoryInUseError:
-        """Return the same error with the place where a configuration names the directory."""
+    def for_platform(self, place: str) -> DataDirectoryInUseError:
+        """Return the error of a platform that cannot start. `place` is where its configuration names the directory."""
         error = DataDirectoryInUseError(self.directory, self.pid, self.key)
-        error.place, error.problem = place, f"{self.directory}: {self.problem}"
+        error.place = place
+        error.problem = (
+            f"{self.directory}: {self._holder}; stop it first, name another {self._resource} for other agents,"
+            " or share these agents: workers need PostgreSQL and server.mode: external"
+        )
         error.args = (error.problem,)
         return error
 

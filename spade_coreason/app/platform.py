@@ -242,7 +242,7 @@ class Platform:
                 settings.storage.url, settings.storage.durability, timings=make_store_timings(terms), terms=terms
             )
         except DataDirectoryInUseError as error:
-            raise error.with_place(settings.place("storage.url")) from None
+            raise error.for_platform(settings.place("storage.url")) from None
         except DatabaseUnreachableError as error:
             raise DatabaseUnreachableError(f"{settings.place('storage.url')}: {error}") from error
         except StoreError as error:

@@ -60,13 +60,13 @@ def lock_data(settings: Settings, stack: AsyncExitStack, *, is_shared: bool = Fa
             break
         except DataDirectoryInUseError as error:
             if directory == directories[-1]:
-                raise error.with_place(settings.place("data_dir")) from None
+                raise error.for_platform(settings.place("data_dir")) from None
         except StoreError as error:
             raise ConfigError(settings.place("data_dir"), str(error)) from error
     try:
         stack.enter_context(lock_database(settings.storage.url))
     except DataDirectoryInUseError as error:
-        raise error.with_place(settings.place("storage.url")) from None
+        raise error.for_platform(settings.place("storage.url")) from None
     except StoreError as error:
         raise ConfigError(settings.place("storage.url"), str(error)) from error
     for problem in find_directory_problems(settings):

@@ -155,8 +155,9 @@ def test_stored_data_is_shown_beside_the_platform(invoke_beside_platform: Invoke
 def test_a_second_owner_of_the_data_directory_is_told_so(platform: RunningCommand, invoke_beside_platform: Invoke) -> None:
     done = invoke_beside_platform("up")
     assert done.exit_code == 2
-    owner = f"in use by process {platform.process.pid}; stop it first, or name another data directory"
-    assert done.stderr == f"error: config/platform.yaml: data_dir: {platform.cwd / 'data'}: {owner}\n"
+    owner = f"{platform.cwd / 'data'}: in use by process {platform.process.pid}"
+    remedy = "stop it first, name another data directory for other agents, or share these agents: workers need PostgreSQL"
+    assert done.stderr == f"error: config/platform.yaml: data_dir: {owner}; {remedy} and server.mode: external\n"
 
 
 def test_a_closed_standard_output_is_no_error(platform: RunningCommand) -> None:

@@ -421,6 +421,7 @@ def test_two_platforms_do_not_share_a_database(invoke: Invoke) -> None:
     with lock_database("sqlite+aiosqlite:///shared/x.db"):
         for command in (("up",), ("storage", "migrate")):
             assert_one_line(invoke(*command), 2, "shared/x.db: in use by process", "name another file (storage.url)")
+        assert_one_line(invoke("up"), 2, "or share these agents: workers need PostgreSQL and server.mode: external")
 
 
 def test_a_literal_password_works_with_one_warning(invoke: Invoke, prosody: XmppServer) -> None:

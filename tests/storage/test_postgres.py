@@ -44,8 +44,9 @@ async def test_a_server_that_is_down_is_one_clear_line(host: str) -> None:
 async def test_a_second_platform_on_a_database_is_one_clear_line(postgres: Postgres) -> None:
     url = postgres.url()
     database = await open_database(url)
-    with pytest.raises(StoreError, match="another platform uses this database; stop it, or name another database"):
+    with pytest.raises(StoreError, match="another platform uses this database; stop it, or name another database") as refused:
         await open_database(url)
+    assert str(refused.value).endswith("in storage.url; workers share one: all need server.mode: external")
     reader = await open_database(url, is_read_only=True)
     assert await AgentRepository(reader, AGENT).list_conversations() == []
     await reader.close()

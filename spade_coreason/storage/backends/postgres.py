@@ -399,7 +399,7 @@ class PostgresDatabase(Database):
         except asyncpg.LockNotAvailableError:
             names = await self._find_workers(driver)
             which, them = (f" ({', '.join(names)})", "all its workers") if names else ("", "it")
-            remedy = f"stop {them}, or name another database in storage.url"
+            remedy = f"stop {them}, or name another database in storage.url; workers share one: all need server.mode: external"
             raise StoreError(f"{self.name}: another platform uses this database{which}; {remedy}") from None
         await driver.execute("RESET lock_timeout")
 
