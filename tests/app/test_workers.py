@@ -37,6 +37,13 @@ async def test_a_worker_that_joins_takes_its_share_and_one_that_dies_is_replaced
         second = await workers.start()
         assert workers.count_shares() == [1, 2]
         assert await alice.ask_all(workers.agents) == ({2}, {first.pid, second.pid})
+        # Accounts, passwords and stored data are in no file.
+        data = tmp_path / "data"
+        own = {"blocked.txt", "lock", "platform.sock", "run.json", "running.bin", "worker"}
+        assert {path.name for path in data.iterdir()} == {*own, "memory", "workers"}
+        assert {path.name for path in (data / "workers" / "2").iterdir()} == own
+        assert list((data / "memory").iterdir()) == []
+        assert json.loads((data / "run.json").read_text())["guest"] is None
         await first.signal(signal.SIGKILL)
         await workers.wait_for(3)
         assert await alice.ask_all(workers.agents) == ({3}, {second.pid})
