@@ -123,8 +123,8 @@ async def run_workers(
 ) -> AsyncIterator[Workers]:
     """Prepare workers with one configuration; those that still run are killed at the end.
 
-    `together` are the agents of each group, by their numbers. `other_agents` are the last agents of the configuration, as it has
-    them, and `further` its other sections.
+    `together` are the agents of each group, by their numbers. `other_agents` are the last agents of the configuration, as it
+    has them, and `further` its other sections.
     """
     accounts = [await server.account() for _ in range(agents)]
     jids = [bare_jid(jid) for jid, _ in accounts]

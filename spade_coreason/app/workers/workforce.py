@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -247,27 +247,32 @@ class Workforce:
             in_turn = reaches_server and await self._has_others()
 
         async def release(agent: str) -> None:
-            cut_off: Sequence[int] = ()
-            async with nullcontext() if self._serving.is_busy(agent) else slots:
-                if agent in self._serving.list_agents():
-                    try:
-                        cut_off = await self._serving.give_back(agent, reaches_server=reaches_server)
-                    except Exception:  # it is not served any more, and its lease must not stay here
-                        log.exception("%s: could not be given back cleanly", agent)
-                while True:
-                    try:
-                        await self.leases.release(agent, reason, is_lost=reason != _ROOM, cut_off=cut_off)
-                        break
-                    except StoreError as error:
-                        log.debug("%s: cannot be given back yet: %s", agent, error)
-                        if self._is_leaving and self._renewal.seconds_left <= 0:
-                            return  # others take it
-                        await asyncio.sleep(_RETRY_S)
-                self._leaving_agents.discard(agent)
-                if in_turn:
-                    await self._wait_until_taken(agent)
+            async with slots:
+                releasing = asyncio.create_task(self._release_one(agent, reason, reaches_server, in_turn))
+                await asyncio.wait({releasing}, timeout=self._renewal.interval_s)  # its turns may take longer
+            await releasing
 
-        await asyncio.gather(*map(release, agents))
+        await asyncio.gather(*map(release, sorted(agents, key=self._serving.is_busy)))
+
+    async def _release_one(self, agent: str, reason: str, reaches_server: bool, in_turn: bool) -> None:
+        cut_off: Sequence[int] = ()
+        if agent in self._serving.list_agents():
+            try:
+                cut_off = await self._serving.give_back(agent, reaches_server=reaches_server)
+            except Exception:  # it is not served any more, and its lease must not stay here
+                log.exception("%s: could not be given back cleanly", agent)
+        while True:
+            try:
+                await self.leases.release(agent, reason, is_lost=reason != _ROOM, cut_off=cut_off)
+                break
+            except StoreError as error:
+                log.debug("%s: cannot be given back yet: %s", agent, error)
+                if self._is_leaving and self._renewal.seconds_left <= 0:
+                    return  # others take it
+                await asyncio.sleep(_RETRY_S)
+        self._leaving_agents.discard(agent)
+        if in_turn:
+            await self._wait_until_taken(agent)
 
     async def _has_others(self) -> bool:
         return any(worker.id != self.leases.worker for worker in (await self.leases.read()).active)
