@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..domain.quotas import Quotas
 from ..memory import AgentInteractionMemory, Knowledge
-from ..operations.host import OperationHost, RunningAgent
+from ..operations.host import OperationHost, RunningAgent, find_log_level, set_log_level
 from ..operations.status import PlatformStatus
 from ..storage import AgentRepository, Database, StoredKey, StoredWebhook, list_stored_agents
 from .agent_builder import AgentBuilder
@@ -97,6 +97,17 @@ class RunningHost:
     async def status(self) -> PlatformStatus:
         """Return the status of the platform."""
         return await self._get_status()
+
+    async def find_log_levels(self) -> set[str]:
+        """Return the levels of the logs of this process and of the other workers."""
+        others = set() if self._colleagues is None else await self._colleagues.find_log_levels()
+        return {find_log_level(), *others}
+
+    async def set_log_level(self, level: str) -> None:
+        """Set the level of the log of this process and of the other workers."""
+        set_log_level(level)
+        if self._colleagues is not None:
+            await self._colleagues.set_log_level(level)
 
     async def hand_over(self, agents: Sequence[str]) -> bool:
         """Begin to give agents to other workers, and take none until `take_share`. Return False without another worker."""

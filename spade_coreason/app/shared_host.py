@@ -77,6 +77,14 @@ class SharedHost(StoredHost):
         address = f"external, {server.domain}" if server.host is None else f"external, {server.host}"
         return await self._colleagues.report(address, await self.list_agents(), None)
 
+    async def find_log_levels(self) -> set[str]:
+        """Return the levels of the logs of all workers."""
+        return await self._colleagues.find_log_levels()
+
+    async def set_log_level(self, level: str) -> None:
+        """Set the level of the log of all workers."""
+        await self._colleagues.set_log_level(level)
+
     def stop(self) -> None:
         """Raise StoreError: a command stops no worker."""
         raise StoreError("a worker is stopped on its own machine; run the same there, or send its process SIGTERM")

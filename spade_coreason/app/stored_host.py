@@ -86,6 +86,13 @@ class StoredHost:
         """Raise StoreError: nothing runs."""
         raise StoreError("no platform is running")
 
+    async def find_log_levels(self) -> set[str]:
+        """Return none: nothing runs."""
+        return set()
+
+    async def set_log_level(self, level: str) -> None:
+        """Do nothing: nothing runs."""
+
     async def hand_over(self, agents: Sequence[str]) -> bool:
         """Return False: there are no workers."""
         return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     )
     from .status import PlatformStatus, QuotaUsage, RunningTurn
 
+_PLATFORM_LOG = logging.getLogger("spade_coreason")
 ALL_AGENTS = "*"
 """The name that means all agents."""
 
@@ -223,6 +225,14 @@ class OperationHost(Protocol):
         """Return the status of the running platform."""
         ...
 
+    async def find_log_levels(self) -> set[str]:
+        """Return the levels of the logs of all workers, or of the platform: one, unless they differ."""
+        ...
+
+    async def set_log_level(self, level: str) -> None:
+        """Set the level of the log of all workers, or of the platform."""
+        ...
+
     async def hand_over(self, agents: Sequence[str]) -> bool:
         """Begin to give agents to other workers, and take none until `take_share`. Return False without another worker."""
         ...
@@ -234,6 +244,16 @@ class OperationHost(Protocol):
     def stop(self) -> None:
         """Stop the running platform, once the present calls are answered."""
         ...
+
+
+def find_log_level() -> str:
+    """Return the level of the log of this process."""
+    return logging.getLevelName(_PLATFORM_LOG.getEffectiveLevel()).lower()
+
+
+def set_log_level(level: str) -> None:
+    """Set the level of the log of this process."""
+    _PLATFORM_LOG.setLevel(level.upper())
 
 
 def describe_agents(agents: Sequence[str]) -> str:

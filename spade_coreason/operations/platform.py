@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,7 +15,6 @@ from .status import PlatformStatus
 
 LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
 LOG_LEVELS: tuple[LogLevel, ...] = get_args(LogLevel)
-_PLATFORM_LOG = logging.getLogger("spade_coreason")
 _WAIT_S = 0.5
 
 
@@ -28,8 +26,8 @@ async def show_status(call: Call, arguments: NoArguments) -> PlatformStatus:
 
 @operation("log.show", OPERATORS, needs_platform=True)
 async def show_log_level(call: Call, arguments: NoArguments) -> str:
-    """Show the level of the log."""
-    return _find_log_level()
+    """Show the level of the log: all levels, if those of several workers differ."""
+    return ", ".join(sorted(await call.host.whole.find_log_levels()))
 
 
 class SetLogLevel(Arguments):
@@ -40,10 +38,11 @@ class SetLogLevel(Arguments):
 
 @operation("log.set", OPERATORS, is_change=True, needs_platform=True)
 async def set_log_level(call: Call, arguments: SetLogLevel) -> str:
-    """Set the level of the log of the whole platform, until its next start."""
-    if arguments.level != _find_log_level():
+    """Set the level of the log of the whole platform, with all its workers, until its next start."""
+    host = call.host.whole
+    if await host.find_log_levels() != {arguments.level}:
         await call.record(PLATFORM_TRAIL, "log.set", arguments.level)
-        _PLATFORM_LOG.setLevel(arguments.level.upper())
+        await host.set_log_level(arguments.level)
     return arguments.level
 
 
@@ -87,7 +86,3 @@ async def drain_platform(call: Call, arguments: NoArguments) -> DrainedTurns:
 
 async def _count_busy(agents: Mapping[str, RunningAgent]) -> dict[str, int]:
     return {jid: await agent.count_busy() for jid, agent in agents.items()}
-
-
-def _find_log_level() -> str:
-    return logging.getLevelName(_PLATFORM_LOG.getEffectiveLevel()).lower()

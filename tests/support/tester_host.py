@@ -8,7 +8,7 @@ from pathlib import Path
 from spade_coreason import AgentTester
 from spade_coreason.domain.quotas import Quotas
 from spade_coreason.memory import AgentInteractionMemory, Knowledge
-from spade_coreason.operations.host import OperationHost, RunningAgent
+from spade_coreason.operations.host import OperationHost, RunningAgent, find_log_level, set_log_level
 from spade_coreason.operations.status import PlatformStatus
 from spade_coreason.storage import AgentRepository, Database, StoredKey, StoredWebhook
 from spade_coreason.storage.repository import list_stored_agents
@@ -72,6 +72,14 @@ class TesterHost:
     async def status(self) -> PlatformStatus:
         """Fail: the tester has none."""
         raise AssertionError
+
+    async def find_log_levels(self) -> set[str]:
+        """Return the level of the log of this process."""
+        return {find_log_level()}
+
+    async def set_log_level(self, level: str) -> None:
+        """Set the level of the log of this process."""
+        set_log_level(level)
 
     async def hand_over(self, agents: Sequence[str]) -> bool:
         """Return False: there are no workers."""

@@ -18,7 +18,7 @@ from ...doors import RunningDoor
 from ...exceptions import CoReasonError, StoreError
 from ...memory import ErasureReport
 from ...operations.definition import dump_error, load_error
-from ...operations.host import RunningAgent
+from ...operations.host import RunningAgent, find_log_level, set_log_level
 from ...operations.status import AgentStatus, QuotaUsage, RunningTurn, WebStatus
 from ...storage import (
     OTHER_WORKER,
@@ -83,11 +83,27 @@ class RunningWorker(Protocol):
         """Return the state of the worker and its agents."""
         ...
 
+    async def find_log_level(self) -> str:
+        """Return the level of the log of the worker."""
+        ...
+
+    async def set_log_level(self, level: str) -> None:
+        """Set the level of the log of the worker."""
+        ...
+
 
 class ThisWorker(NamedTuple):
     """This worker as others ask it (`RunningWorker`)."""
 
     report: Callable[[], Awaitable[WorkerState]]
+
+    async def find_log_level(self) -> str:
+        """Return the level of the log of this process."""
+        return find_log_level()
+
+    async def set_log_level(self, level: str) -> None:
+        """Set the level of the log of this process."""
+        set_log_level(level)
 
 
 class _Method(NamedTuple):
@@ -203,7 +219,7 @@ class WorkerCalls:
     async def _ask_door(self, agent: str, method: str, arguments: str, should_go_on: Callable[[], bool] | None) -> str:
         deadline = asyncio.get_running_loop().time() + TAKEOVER_S
         while True:
-            with suppress(_MovedError, _WorkerEndedError):
+            with suppress(_MovedError, WorkerEndedError):
                 return (await self._ask(partial(self._calls.ask_agent, agent=agent), agent, method, arguments, None))[1]
             if asyncio.get_running_loop().time() > deadline:
                 raise ConnectionError(f"{agent} does not run at the moment")
@@ -214,7 +230,7 @@ class WorkerCalls:
             add = partial(self._calls.ask_worker, worker=worker)
             return (await self._ask(add, WORKER, method, arguments, should_go_on))[1]
         except _MovedError:
-            raise StoreError("the worker has ended") from None
+            raise WorkerEndedError("the worker has ended") from None
 
     async def _ask(
         self,
@@ -251,7 +267,7 @@ class WorkerCalls:
                 with suppress(StoreError):
                     self._calls.delete(call)
         if answer is None:
-            raise _WorkerEndedError(
+            raise WorkerEndedError(
                 f"{what}: the worker that was asked has ended before it answered; run the same again, which does what is left"
             )
         match json.loads(answer):
@@ -360,7 +376,7 @@ class WorkerCalls:
         self._lasting.pop((call.caller, call.agent, call.method, call.arguments), None)
 
 
-class _WorkerEndedError(StoreError):
+class WorkerEndedError(StoreError):
     """The worker that was asked has ended before it answered."""
 
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from typing import cast
+from typing import TypeVar, cast
 
 from ...doors import RunningDoor
 from ...exceptions import StoreError
 from ...operations.host import RunningAgent
 from ...operations.status import AgentStatus, PlatformStatus, TakeoverStatus, WorkerStatus
 from ...storage import CallTable, Leases, Worker, find_last_takeover, from_micros
-from .calls import OtherVersionError, RunningWorker, WorkerCalls, WorkerState
+from .calls import OtherVersionError, RunningWorker, WorkerCalls, WorkerEndedError, WorkerState
+
+T = TypeVar("T")
 
 ABSENT = "absent"
 """The key in the snapshot of a worker of the agents that it cannot make. Their stored data can be changed by anyone."""
@@ -81,6 +83,26 @@ class Colleagues:
     async def is_served(self) -> bool:
         """Return True if a worker takes agents."""
         return bool((await self.leases.read()).active)
+
+    async def find_log_levels(self) -> set[str]:
+        """Return the levels of the logs of the other workers."""
+        return set(await self._ask_each(lambda worker: worker.find_log_level()))
+
+    async def set_log_level(self, level: str) -> None:
+        """Set the level of the log of the other workers."""
+        await self._ask_each(lambda worker: worker.set_log_level(level))
+
+    async def _ask_each(self, ask: Callable[[RunningWorker], Awaitable[T]]) -> list[T]:
+        """Ask the other workers the same. Return the answers of those that do not end meanwhile."""
+        others = [worker.id for worker in (await self.leases.read()).active if worker.id != self.worker]
+        found = await asyncio.gather(*(ask(self.calls.worker(worker)) for worker in others), return_exceptions=True)
+        answers: list[T] = []
+        for one in found:
+            if not isinstance(one, BaseException):
+                answers.append(one)
+            elif not isinstance(one, WorkerEndedError):
+                raise one
+        return answers
 
     async def report(self, server: str, agents: Sequence[str], own: WorkerState | None) -> PlatformStatus:
         """Return the status of the platform: of all workers and their agents. `agents` are bare JIDs in their order.

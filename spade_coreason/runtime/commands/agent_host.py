@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from ...domain.quotas import Quotas
 from ...exceptions import StoreError
 from ...memory import AgentInteractionMemory, Knowledge
-from ...operations.host import OperationHost, RunningAgent
+from ...operations.host import OperationHost, RunningAgent, find_log_level, set_log_level
 from ...operations.status import PlatformStatus
 from ...storage import AgentRepository, Database, StoredKey, StoredWebhook
 
@@ -77,6 +77,14 @@ class AgentHost:
     async def status(self) -> PlatformStatus:
         """Raise StoreError: an agent does not know its platform."""
         raise StoreError("an agent does not know the status of its platform")
+
+    async def find_log_levels(self) -> set[str]:
+        """Return the level of the log of this process."""
+        return {find_log_level()}
+
+    async def set_log_level(self, level: str) -> None:
+        """Set the level of the log of this process."""
+        set_log_level(level)
 
     async def hand_over(self, agents: Sequence[str]) -> bool:
         """Return False: there are no workers."""

@@ -385,7 +385,7 @@ async def _resume(invocation: Invocation) -> CommandResult:
 
 async def _initial_level(invocation: Invocation) -> dict[str, FieldValue]:
     level = await invocation.perform(show_log_level, NoArguments())
-    return {"level": level}
+    return {"level": level.partition(",")[0]}  # those of several workers may differ
 
 
 async def _log(invocation: Invocation) -> CommandResult:

@@ -21,7 +21,7 @@ def command(level: str | None, file: Path | None, data: Path | None) -> None:
     """Show or set the level of the running platform's log.
 
     LEVEL is debug, info, warning or error. It lasts until the next start. An operator does the same in a chat with /log. If
-    several workers share the agents, it is the log of the one on this machine, or of the one that serves the agent of the chat.
+    several workers share the agents, it is the log of all that run; one that starts later has the level of its own start.
 
     \b
       spade-coreason log debug
@@ -29,7 +29,7 @@ def command(level: str | None, file: Path | None, data: Path | None) -> None:
     from ....operations.definition import NoArguments
     from ....operations.platform import SetLogLevel, set_log_level, show_log_level
 
-    platform = require_running(file, data, of_machine=True)
+    platform = require_running(file, data)
     if level is None:
         print_line(f"The level of the log is {platform.perform(show_log_level, NoArguments())}.")
     else:
