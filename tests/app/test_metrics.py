@@ -12,12 +12,14 @@ import sys
 import threading
 import urllib.request
 from collections.abc import AsyncIterator, Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, get_args
 from uuid import uuid4
 
 import pytest
+from prometheus_client import generate_latest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
@@ -30,14 +32,18 @@ from spade_coreason.cli.errors import format_error
 from spade_coreason.contracts import CloudEvent
 from spade_coreason.exceptions import PeerFailedError, PeerParkedError, PeerRefusedError, ServerError
 from spade_coreason.memory import USAGE_EVENT
+from spade_coreason.runtime import OutboundMessage
 from spade_coreason.runtime.upkeep.metrics import Outcome, Redelivery, RefusalReason
 from spade_coreason.storage import Database
 from spade_coreason.xmpp.servers.process import find_free_ports
+from spade_coreason.xmpp.timings import ConnectionTimings
 from tests.support.errors import ExpectedErrors
-from tests.support.hosting import RunningPlatform
+from tests.support.hosting import Echo, RunningPlatform, Tunnel, run_agent
 from tests.support.servers import prosody as prosody_server
+from tests.support.servers.clients import StockClient
 from tests.support.servers.requirements import require
-from tests.support.wait import TIMEOUT_S
+from tests.support.servers.server import XmppServer
+from tests.support.wait import TIMEOUT_S, eventually
 
 DESK, ECHO, CLOSED = "desk@localhost", "echo@localhost", "closed@localhost"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
@@ -274,6 +280,9 @@ async def test_answers_of_the_doors_are_counted_by_status(tmp_path: Path) -> Non
     async with run_measured(tmp_path) as (running, address):
         web = running.platform.settings.web
         assert web is not None
+        _, silent = await asyncio.open_connection(web.host, web.port)
+        await scrape_until(address, lambda now: now("http_connections") == 1)
+        silent.close()
         for path in ("/healthz", "/healthz", "/v1/models"):
             reader, writer = await asyncio.open_connection(web.host, web.port)
             writer.write(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{web.port}\r\nConnection: close\r\n\r\n".encode())
@@ -369,6 +378,61 @@ async def test_writes_that_fail_are_counted(database: Database) -> None:
     assert (await stored.wait(), await failed.wait()) == (True, False)
     after = await read()
     assert {outcome: after[outcome] - before[outcome] for outcome in after} == {"stored": 1, "failed": 1}
+
+
+async def test_writes_that_wait_for_the_next_transaction_are_counted(database: Database) -> None:
+    collector = MetricsCollector([], {}, database, StoredFigures(database), lambda: None)
+    writes = [database.run(lambda connection: None) for _ in range(3)]
+    with ThreadPoolExecutor(1) as threads:  # the event loop does not run meanwhile, so no transaction begins
+        during = threads.submit(read_single_values, collector).result(TIMEOUT_S)["spade_coreason_writes_pending"]
+    assert [await write.wait() for write in writes] == [True] * 3
+    after = (await asyncio.to_thread(read_single_values, collector))["spade_coreason_writes_pending"]
+    assert (during, after) == (3, 0)
+
+
+async def test_what_the_server_has_not_taken_is_counted_until_it_has(prosody: XmppServer, tmp_path: Path) -> None:
+    timings = ConnectionTimings(resumption_wait_s=0.1)
+    async with (
+        Tunnel(prosody) as tunnel,
+        run_agent(Echo(), prosody, tmp_path, port=tunnel.port, timings=timings) as agent,
+        StockClient(*await prosody.account(), prosody) as alice,
+    ):
+        jid, connection = agent.jid, agent.host.connection
+        collector = MetricsCollector([jid], {jid: agent.host}, agent.database, StoredFigures(agent.database), lambda: None)
+
+        async def read() -> Scraped:
+            return Scraped((await asyncio.to_thread(generate_latest, collector)).decode())
+
+        def send(count: int) -> None:
+            text = f"<message to='{alice.jid}' type='chat'><body>hello</body></message>"
+            connection.send([OutboundMessage(alice.jid, text) for _ in range(count)])
+
+        assert await alice.ask("hello", jid) == "hello"
+        assert await connection.wait_until_acknowledged(TIMEOUT_S)
+        tunnel.dropped_direction = "to the server"
+        send(100)
+        waiting = await read()
+        unacknowledged = waiting("stanzas_unacknowledged", agent=jid) or 0
+        assert 0 < unacknowledged < 100
+        assert waiting("stanzas_waiting", agent=jid) == 100 - unacknowledged
+        tunnel.dropped_direction = ""
+        tunnel.cut()
+        assert [(await alice.answer())["body"] for _ in range(100)] == ["hello"] * 100
+        assert await connection.wait_until_acknowledged(TIMEOUT_S)
+        resumed = await read()
+        assert resumed("stanzas_unacknowledged", agent=jid) == resumed("stanzas_waiting", agent=jid) == 0
+        assert (resumed("sessions_total", agent=jid), resumed("resumptions_total", agent=jid)) == (1, 1)
+        assert resumed("redeliveries_total", agent=jid, kind="resent") == 0
+        tunnel.dropped_direction = "to the server"
+        send(3)
+        await eventually(lambda: connection.send_queue.unacknowledged_count == 3)
+        connection.client.stream_management.sm_id = None  # no resumption: a new session
+        tunnel.dropped_direction = ""
+        tunnel.cut()
+        assert [(await alice.answer())["body"] for _ in range(3)] == ["hello"] * 3
+        anew = await read()
+        assert (anew("sessions_total", agent=jid), anew("resumptions_total", agent=jid)) == (2, 1)
+        assert anew("redeliveries_total", agent=jid, kind="resent") == 3
 
 
 async def test_what_is_stored_is_counted_again_when_that_is_due(database: Database) -> None:
