@@ -377,7 +377,7 @@ class WorkerCalls:
 
 
 class WorkerEndedError(StoreError):
-    """The worker that was asked has ended before it answered."""
+    """The worker that was asked has ended before it answered. The same call again does what is left."""
 
 
 class OtherVersionError(StoreError):
