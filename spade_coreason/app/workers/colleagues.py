@@ -93,7 +93,7 @@ class Colleagues:
         await self._ask_each(lambda worker: worker.set_log_level(level))
 
     async def _ask_each(self, ask: Callable[[RunningWorker], Awaitable[T]]) -> list[T]:
-        """Ask the other workers the same. Return the answers of those that do not end meanwhile."""
+        """Ask the other workers the same. Return the answers of those that have not ended."""
         others = [worker.id for worker in (await self.leases.read()).active if worker.id != self.worker]
         found = await asyncio.gather(*(ask(self.calls.worker(worker)) for worker in others), return_exceptions=True)
         answers: list[T] = []
