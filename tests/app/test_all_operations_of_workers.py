@@ -33,11 +33,12 @@ from spade_coreason.runtime.initiative.people import dump_blocks
 from spade_coreason.storage import decode_webhook_secret
 from spade_coreason.xmpp.servers.process import find_free_ports
 from tests.support.databases import execute
+from tests.support.hosting import write_settings
 from tests.support.servers.clients import StockClient
 from tests.support.servers.postgres import Postgres
 from tests.support.servers.server import XmppServer
 from tests.support.wait import ANSWER_S, TIMEOUT_S
-from tests.support.workers import Workers, run_workers, write_settings
+from tests.support.workers import Workers, run_workers
 
 Place: TypeAlias = Literal["here", "elsewhere", "free"]
 """The operations come from a machine with a worker that does not serve the agent, from one with the configuration alone, or
@@ -553,6 +554,7 @@ STORIES: list[Story] = [
 ]
 
 
+@pytest.mark.release
 async def test_all_operations_reach_an_agent_of_another_worker_and_one_that_is_free(
     prosody: XmppServer, postgres: Postgres, tmp_path: Path
 ) -> None:

@@ -380,6 +380,10 @@ async def test_writes_that_fail_are_counted(database: Database) -> None:
     assert {outcome: after[outcome] - before[outcome] for outcome in after} == {"stored": 1, "failed": 1}
 
 
+def read_single_values(collector: MetricsCollector) -> dict[str, float]:
+    return {family.name: family.samples[0].value for family in collector.collect()}
+
+
 async def test_writes_that_wait_for_the_next_transaction_are_counted(database: Database) -> None:
     collector = MetricsCollector([], {}, database, StoredFigures(database), lambda: None)
     writes = [database.run(lambda connection: None) for _ in range(3)]
