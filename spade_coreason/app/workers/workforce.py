@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _RELEASES = 8
-"""The number of idle agents that are given back at the same time. No agent waits for the turns of another one."""
+"""The number of agents that are given back at the same time. The next ones wait for their turns as long as for a renewal."""
 _RETRY_S = 0.5
 _LOOKS = 12
 """The number of looks, in the time between two renewals, whether another worker has taken an agent."""
