@@ -239,12 +239,16 @@ async def test_a_call_is_made_once_although_its_answer_cannot_be_stored_at_once(
 
     class Interrupted(Recorder):
         async def run_stored(self, request: PendingRequest) -> bool:
-            if not self.asked:
-                execute(url, "ALTER TABLE worker_calls RENAME TO away")
-                asyncio.get_running_loop().call_later(0.5, execute, url, "ALTER TABLE away RENAME TO worker_calls")
+            if not self.asked:  # in threads: a statement waits for transactions of this event loop
+                await asyncio.to_thread(execute, url, "ALTER TABLE worker_calls RENAME TO away")
+                undoing.append(asyncio.create_task(self.undo()))
             return await super().run_stored(request)
 
-    recorder = Interrupted()
+        async def undo(self) -> None:
+            await asyncio.sleep(0.5)
+            await asyncio.to_thread(execute, url, "ALTER TABLE away RENAME TO worker_calls")
+
+    recorder, undoing = Interrupted(), list[asyncio.Task[None]]()
     async with open_worker(url, "owner", recorder) as owner, open_worker(url, "caller") as caller:
         await owner.leases.add_agents([AGENT])
         await owner.leases.change(lambda table: [AGENT])
