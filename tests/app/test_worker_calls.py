@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -234,8 +235,11 @@ async def test_a_caller_is_told_that_the_worker_has_ended_or_that_another_one_se
             await agent.list_cut_off(ALICE)
 
 
-async def test_a_call_is_made_once_although_its_answer_cannot_be_stored_at_once(postgres: Postgres) -> None:
+async def test_a_call_is_made_once_although_its_answer_cannot_be_stored_at_once(
+    postgres: Postgres, caplog: pytest.LogCaptureFixture
+) -> None:
     url = postgres.url()
+    caplog.set_level(logging.DEBUG, "spade_coreason.app.workers.calls")
 
     class Interrupted(Recorder):
         async def run_stored(self, request: PendingRequest) -> bool:
@@ -245,7 +249,7 @@ async def test_a_call_is_made_once_although_its_answer_cannot_be_stored_at_once(
             return await super().run_stored(request)
 
         async def undo(self) -> None:
-            await asyncio.sleep(0.5)
+            await eventually(lambda: "cannot be stored yet" in caplog.text)
             await asyncio.to_thread(execute, url, "ALTER TABLE away RENAME TO worker_calls")
 
     recorder, undoing = Interrupted(), list[asyncio.Task[None]]()

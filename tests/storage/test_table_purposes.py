@@ -398,7 +398,7 @@ async def test_what_is_due_in_a_conversation_is_deleted_by_forget_but_not_by_its
     assert await read_left() == [[2, 3]] * 3
 
 
-async def test_what_came_from_a_person_by_way_of_an_agent_is_found_in_each_table(database_url: str) -> None:
+async def test_what_came_from_a_person_by_way_of_an_agent_is_found_in_each_table(database_url: str, tmp_path: Path) -> None:
     """A new table needs a row in `make_rows_behind_others`, or a reason in `BEHIND_OTHERS`."""
     database = await open_database(database_url, "off")
     await fill(database)
@@ -414,7 +414,7 @@ async def test_what_came_from_a_person_by_way_of_an_agent_is_found_in_each_table
                     connection.execute(insert(table), [row])
 
     await database.write(store)
-    host = StoredHost(Settings(), [], database, None)
+    host = StoredHost(Settings(data_dir=tmp_path), [], database, None)
     exported = await export_whole_person(Call(host, TESTER), OfWholePerson(person=ALICE))
     [passed_on] = [each["passed_on"] for each in exported["agents"] if each["agent"] == AGENT]
     [conversation] = passed_on["conversations"]
