@@ -119,7 +119,7 @@ class _Pool:
 
 @dataclass(frozen=True)
 class _Counters:
-    """What has been used so far, in the order and the units of `Round`, but for seconds."""
+    """The use so far, in the order and the units of `Round`, but for seconds."""
 
     values: Sequence[float]
 

@@ -1,4 +1,4 @@
-"""What an agent has planned, asked and announced moves with it to another worker: none of it is lost, and none comes twice."""
+"""Plans, questions, approvals and notifications move with their agent to another worker: none is lost, and none comes twice."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class PlanningAgent:
 
 
 class Plans:
-    """What agents have to do for a person and an approver, and what came of it."""
+    """The plans of agents for a person and an approver, and their outcome."""
 
     def __init__(self, workers: Workers, log: Path, person: StockClient, approver: StockClient) -> None:
         self._workers = workers

@@ -157,10 +157,9 @@ Fault: TypeAlias = Literal["kill", "kill and start", "stop", "freeze"]
 class WorkerPair:
     """Two workers that fail as one platform is killed: a SIGKILL stands for a fault of the one that has the first agent.
 
-    The faults come in a random order, each before any comes again: it is killed and starts again once the other one has its
-    agents, it is killed and has its agents back at once, it is stopped by SIGTERM, or it is frozen for longer than its lease.
-    When it starts again, the first agent moves to it. If a worker loses its lease on a busy machine, it is started again at the
-    next `start`.
+    The faults come in a random order, each before any comes again. It is killed, and starts again once the other one has its
+    agents, or at once, so that it keeps them. It is stopped by SIGTERM. It is frozen for longer than its lease. When it starts
+    again, the first agent moves to it. If a worker loses its lease on a busy machine, it is started again at the next `start`.
     """
 
     def __init__(self, workers: Workers, rng: random.Random) -> None:
