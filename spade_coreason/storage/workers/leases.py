@@ -151,7 +151,6 @@ class LeaseTable(NamedTuple):
 class Reaped(NamedTuple):
     """A worker that was taken for dead, with its agents. It served these, but for those that it had claimed for a change."""
 
-    id: int
     name: str
     agents: tuple[str, ...]
     served: tuple[str, ...]
@@ -272,7 +271,7 @@ def reap(connection: Connection) -> list[Reaped]:
         not_served = set(connection.scalars(claimed))
         agents = _free_agents(connection, [worker.id], f"{worker.name} did not renew its lease")
         connection.execute(delete(workers).where(workers.c.id == worker.id))
-        reaped.append(Reaped(worker.id, worker.name, tuple(agents), tuple(set(agents) - not_served)))
+        reaped.append(Reaped(worker.name, tuple(agents), tuple(set(agents) - not_served)))
     if reaped:
         wake_others(connection)
     return reaped

@@ -139,11 +139,11 @@ class LeaseRenewal:
             poolclass=NullPool,
             isolation_level="AUTOCOMMIT",
             connect_args={
-                "timeout": lease_s / _RENEWALS,
-                "command_timeout": lease_s / _RENEWALS,
+                "timeout": self.interval_s,
+                "command_timeout": self.interval_s,
                 "server_settings": {
                     "application_name": "spade-coreason lease",
-                    "lock_timeout": f"{lease_s / _RENEWALS:g}s",
+                    "lock_timeout": f"{self.interval_s:g}s",
                     "tcp_user_timeout": f"{lease_s:g}s",
                 },
             },
@@ -162,7 +162,7 @@ class LeaseRenewal:
                         finally:
                             driver.terminate()
                 if not self._is_over.is_set():
-                    await asyncio.sleep(lease_s / _RENEWALS / 5)
+                    await asyncio.sleep(self.interval_s / 5)
         finally:
             watch.cancel()
             await engine.dispose()
@@ -172,7 +172,6 @@ class LeaseRenewal:
             self._call(lambda: self._handlers.on_called(str(payload)))
 
     async def _renew(self, driver: asyncpg.Connection) -> None:
-        interval_s = self.interval_s
         while not self._is_over.is_set():
             began_at = time.monotonic()
             self._wake.clear()
@@ -205,7 +204,7 @@ class LeaseRenewal:
                 self._main_loop.call_soon_threadsafe(self._handlers.on_restored)
             self._call(self._handlers.on_renewed)
             with suppress(TimeoutError):
-                async with asyncio.timeout(max(0.0, began_at + interval_s - time.monotonic())):
+                async with asyncio.timeout(max(0.0, began_at + self.interval_s - time.monotonic())):
                     await self._wake.wait()
 
     async def _watch(self) -> None:
@@ -216,7 +215,7 @@ class LeaseRenewal:
             await asyncio.sleep(lease_s / 20)
             now = time.monotonic()
             if now > beat_at:
-                beat_at = now + lease_s / _RENEWALS
+                beat_at = now + self.interval_s
                 self._call(lambda: None)
             silent_s = now - self._renewed_at
             if silent_s > LAPSED * lease_s and not self._is_lapsed:
