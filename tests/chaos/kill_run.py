@@ -219,6 +219,10 @@ class Asker(SessionHandler):
         text = f"{self.name} {agent} {number}"
         self.tally.asked += 1
         self._open[text] = agent
+        self.send(text, agent)
+
+    def send(self, text: str, agent: str) -> None:
+        """Send a text to an agent."""
         # The connection repeats what a killed server has not acknowledged. A client that does so has unique origin ids.
         ident = text.replace(" ", "-")
         origin_id = f"<origin-id xmlns='urn:xmpp:sid:0' id='of-the-asker-{ident}'/>"

@@ -10,6 +10,7 @@ which process ran it.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import math
 import os
@@ -25,16 +26,18 @@ from typing import Any
 from uuid import uuid4
 from xml.etree.ElementTree import Element
 
-from spade_coreason import AgentDefinition, AgentRequest, ResponseHandler, Session
+from spade_coreason import AgentDefinition, AgentRequest, Response, Session
 from spade_coreason.exceptions import LeaseLostError
 from spade_coreason.storage import open_database
 from spade_coreason.storage.audit import list_audited_agents, verify
 from tests.chaos.attacks import BODY
+from tests.chaos.errands import APPROVERS, KINDS, PAY, REMIND, Errands, approve, do_errand, is_errand
 from tests.chaos.kill_run import QUESTION, Asker, KillTally, count_late
 from tests.support.databases import execute
 from tests.support.hosting import PlatformProcess, Tunnel
 from tests.support.line_log import append_line, read_lines
 from tests.support.next_versions import make_next_version
+from tests.support.servers.clients import StockClient
 from tests.support.servers.postgres import Postgres
 from tests.support.servers.server import XmppServer
 from tests.support.wait import TIMEOUT_S, eventually
@@ -44,6 +47,8 @@ _ASKERS = 4
 _QUESTIONS_PER_S = 60.0
 _MAX_OPEN = 600
 """With so many open questions people wait: a busy machine answers more slowly than they ask."""
+_QUESTIONS_PER_ERRAND = 11
+"""It has no divisor in common with the numbers of people and agents, so that all of them have errands."""
 RESTART, UPGRADE = "rolling restart", "rolling upgrade"
 """The faults in which each worker says goodbye: nothing is sent twice."""
 DATABASE_SPLIT, SERVER_SPLIT = "split from PostgreSQL", "split from the XMPP server"
@@ -67,14 +72,20 @@ _RECORD_WRITES = """
 
 
 class WorkingAgent:
-    """An agent that repeats each question after a durable step, which it logs, and stores the process of each turn."""
+    """An agent that repeats each question after a durable step, which it logs, and stores the process of each turn.
 
-    def __init__(self, log: str) -> None:
+    It also does errands; `approver` is the person whom it asks about them.
+    """
+
+    def __init__(self, log: str, approver: str) -> None:
         self.manifest = AgentDefinition.simple("working")
         self._log = Path(log)
+        self._approver = approver
 
-    async def assist(self, request: AgentRequest, session: Session, response: ResponseHandler) -> None:
+    async def assist(self, request: AgentRequest, session: Session, response: Response) -> None:
         query = str(request.payload["query"])
+        if is_errand(query):
+            return await do_errand(request, session, response, self._approver, _find_payments(self._log))
         result = await session.run_once("step", self._work, query)
         append_line(self._log, "ends", query, result)
         await session.store(_PID, f"{os.getpid()} {uuid4().hex}", scope="conversation")
@@ -85,6 +96,10 @@ class WorkingAgent:
     async def _work(self, query: str, idempotency_key: str) -> str:
         append_line(self._log, "begins", query, idempotency_key)
         return uuid4().hex
+
+
+def _find_payments(log: Path) -> Path:
+    return log.with_name("payments.log")
 
 
 @dataclass
@@ -112,6 +127,9 @@ class WorkerTally(KillTally):
     """Durable steps with two results or two idempotency keys."""
     bad_trails: int = 0
     """Audit trails that do not verify."""
+    errands: Errands = field(default_factory=Errands)
+    wrong_errands: int = 0
+    """Errands that were lost, ended or asked about twice, or paid twice or too early."""
     bad_ends: int = 0
     """Ends of workers with another exit code than one of `_EXIT_CODES`."""
     takeovers_s: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
@@ -143,6 +161,10 @@ class WorkerTally(KillTally):
             "steps again": self.repeated_steps,
             "steps that differ": self.differing_steps,
             "bad trails": self.bad_trails,
+            "due times": self.errands.count(REMIND),
+            "approvals": self.errands.count(PAY),
+            "uncertain": len(self.errands.uncertain),
+            "wrong errands": self.wrong_errands,
             "takeovers: p50, p95, worst": self.describe_times(REPLACING),
             "restarts: p50, p95, worst": self.describe_times((RESTART, UPGRADE)),
         }
@@ -159,6 +181,7 @@ class WorkerTally(KillTally):
     @property
     def problems(self) -> list[str]:
         wrong = ["lost", "under two ids", "crossed", "stored twice", "stale writes", "steps that differ", "bad trails"]
+        wrong.append("wrong errands")
         if self.faults.keys() <= {RESTART, UPGRADE}:
             wrong.append("sent twice")
         counts = {name: self.cells[name] for name in wrong} | {"ends by an unexpected exit code": self.bad_ends}
@@ -189,9 +212,15 @@ class TimedAsker(Asker):
         self.ask(agent, number)
         return found
 
+    def give_errand(self, agent: str, kind: str, number: int) -> None:
+        """Give an agent an errand, once."""
+        errand = f"{kind} {self.name} {agent} {number}"
+        self.tally.errands.given.add(errand)
+        self.send(errand, agent)
+
     def on_message(self, message: Element) -> None:
-        if message.get("type") != "error":
-            text, ident = message.findtext(BODY) or "", message.get("id", "")
+        text, ident, is_error = message.findtext(BODY) or "", message.get("id", ""), message.get("type") == "error"
+        if not self.tally.errands.note(text, ident, is_error) and not is_error:
             if text and not QUESTION.fullmatch(text):
                 print(f"{message.get('from')} says: {text}")
                 self.tally.notices += 1
@@ -419,6 +448,7 @@ async def run_worker_chaos(
     tally = WorkerTally(server.kind, workers=workers, agents=agents, lease_s=lease_s)
     log = directory / "steps.log"
     async with AsyncExitStack() as stack:
+        approver = await stack.enter_async_context(StockClient(*await server.account(), server))
         shared = await stack.enter_async_context(
             run_workers(
                 server,
@@ -427,7 +457,8 @@ async def run_worker_chaos(
                 agents=agents,
                 lease_s=lease_s,
                 agent="tests.chaos.worker_run:WorkingAgent",
-                options={"log": str(log)},
+                options={"log": str(log), "approver": approver.jid},
+                further={"access": {"groups": {APPROVERS: [approver.jid]}}, "notifications": {"per_day": 1_000_000}},
             )
         )
         running: list[Worker] = []
@@ -449,6 +480,7 @@ async def run_worker_chaos(
             askers.append(asker)
         scene = Scene(server, postgres, shared, running, rng, lease_s, tally, askers, directory)
         await scene.wait_until_balanced()
+        approving = asyncio.create_task(approve(approver, tally.errands))
         asking, supervising = asyncio.create_task(_ask(askers, shared.agents)), asyncio.create_task(scene.supervise())
         try:
             for name in faults:
@@ -464,44 +496,54 @@ async def run_worker_chaos(
             supervising.cancel()
         with suppress(TimeoutError):
             async with asyncio.timeout(TIMEOUT_S):
-                while any(asker.unanswered for asker in askers):  # noqa: ASYNC110 - there is no event for the last answer
+                while tally.errands.open or any(asker.unanswered for asker in askers):  # noqa: ASYNC110 - there is no event
                     await asyncio.sleep(0.05)
+        assert not approving.done()
+        approving.cancel()
         for row in execute(shared.url, "SELECT * FROM inbox WHERE state = 0"):
             print(f"open: {row}")
         for worker in running:
             worker.ends[await worker.process.signal(signal.SIGTERM)] += 1
             print(f"ends by exit code: {dict(worker.ends)}")
             tally.bad_ends += sum(count for code, count in worker.ends.items() if code not in _EXIT_CODES)
-        await _count_stored(shared.url, askers, tally)
+        failed = await _count_stored(shared.url, askers, tally)
+    for problem in tally.errands.find_problems(failed, _find_payments(log)):
+        print(problem)
+        tally.wrong_errands += 1
     _count_logged(directory, log, tally)
     for name, times_s in sorted(tally.takeovers_s.items()):
         print(f"{name}: {_describe(times_s)}")
     return tally
 
 
-async def _ask(askers: Sequence[Asker], agents: Sequence[str]) -> None:
+async def _ask(askers: Sequence[TimedAsker], agents: Sequence[str]) -> None:
     """Let each asker ask each agent at an even rate, whether it has answered or not, until cancelled."""
-    number = 0
+    number, count = 0, itertools.count(1)
     pause_s = 1 / _QUESTIONS_PER_S
     while True:
         number += 1
         for agent in agents:
             for asker in askers:
                 asker.ask(agent, number)
+                errand, rest = divmod(next(count), _QUESTIONS_PER_ERRAND)
+                if not rest:
+                    asker.give_errand(agent, KINDS[errand % len(KINDS)], number)
                 await asyncio.sleep(pause_s)
                 while sum(len(asker.unanswered) for asker in askers) > _MAX_OPEN:  # noqa: ASYNC110 - there is no event
                     await asyncio.sleep(pause_s)
 
 
-async def _count_stored(url: str, askers: Sequence[Asker], tally: WorkerTally) -> None:
-    """Compare the answers with what is stored."""
+async def _count_stored(url: str, askers: Sequence[Asker], tally: WorkerTally) -> set[str]:
+    """Compare the answers with what is stored. Return the queries whose turns have failed."""
     turns: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
     failed = set[str]()
     for row in execute(url, "SELECT id, body FROM interactions ORDER BY id"):
-        if QUESTION.fullmatch(text := json.loads(row["body"])["input"]["query"]):
+        body = json.loads(row["body"])
+        text = str((body["input"] or {}).get("query", ""))
+        if "error" in (body.get("output") or {}):
+            failed.add(text)
+        if QUESTION.fullmatch(text):
             name, agent, number = text.split()
-            if "error" in (json.loads(row["body"]).get("output") or {}):
-                failed.add(text)
             if int(number) in turns[name, agent]:
                 print(f"stored twice: {text} as {row['id']} {row['body']}")
             turns[name, agent].append(int(number))
@@ -529,6 +571,7 @@ async def _count_stored(url: str, askers: Sequence[Asker], tally: WorkerTally) -
         tally.bad_trails += bool(trail.problems)
         for problem in trail.problems:
             print(problem)
+    return failed
 
 
 def _count_logged(directory: Path, log: Path, tally: WorkerTally) -> None:
