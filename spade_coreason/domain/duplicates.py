@@ -15,6 +15,9 @@ MIN_ORIGIN_ID_CHARACTERS = 16
 CLOCK_MARGIN = 60_000_000
 """The largest difference between the clock of a server and ours, in microseconds."""
 
+_DUMPED = 3
+"""The number of the fields of `Evidence` that are stored: the first ones."""
+
 
 class Evidence(NamedTuple):
     """The origin of a message, as it says itself. Times are microseconds since 1970."""
@@ -32,13 +35,13 @@ class Evidence(NamedTuple):
 
     def dump(self) -> str:
         """Return the part that `load` reads, as text; "" for nearly every message."""
-        known = self[:3]
-        return to_json(known).decode() if known != NO_EVIDENCE[:3] else ""
+        known = self[:_DUMPED]
+        return to_json(known).decode() if known != NO_EVIDENCE[:_DUMPED] else ""
 
     @classmethod
     def load(cls, text: str) -> Evidence:
-        """Read the text that `dump` has returned."""
-        return cls(*from_json(text)) if text else NO_EVIDENCE
+        """Read the text that `dump` has returned. What only a newer version writes is ignored."""
+        return cls(*from_json(text)[:_DUMPED]) if text else NO_EVIDENCE
 
 
 NO_EVIDENCE = Evidence()

@@ -466,7 +466,7 @@ class InboundRequest:
         if "replaces" in fields:
             fields["replaces"] = tuple(fields["replaces"])
         if "earlier_runs" in fields:
-            runs = EarlierRuns._make(fields["earlier_runs"][: len(EarlierRuns._fields)])
+            runs = EarlierRuns(*fields["earlier_runs"][: len(EarlierRuns._fields)])
             fields["earlier_runs"] = runs._replace(
                 questions=tuple((name, number) for name, number, *_ in runs.questions),
                 values=tuple((scope, key, text) for scope, key, text, *_ in runs.values),

@@ -43,6 +43,19 @@ async def ask_on(asker: Asker, agents: list[str], until: asyncio.Event) -> int:
     return rounds
 
 
+async def read_code(person: StockClient) -> str:
+    """Return the code of the question that a person is asked."""
+    code = re.search(r"/answer (\w+)", str((await person.answer())["body"]))
+    assert code is not None
+    return code[1]
+
+
+async def answer(person: StockClient, code: str, agent: str) -> None:
+    """Answer a question, and wait for what the agent says to that."""
+    person.send(f"/answer {code} that one", agent)
+    assert str((await person.answer())["body"]) == "You said that one"
+
+
 async def test_workers_are_upgraded_over_a_migration_and_go_back_while_people_ask(
     prosody: XmppServer, postgres: Postgres, tmp_path: Path
 ) -> None:
@@ -57,6 +70,8 @@ async def test_workers_are_upgraded_over_a_migration_and_go_back_while_people_as
         old = [await workers.start(), await workers.start()]
         await workers.wait_for(2, 2)
         asking = asyncio.create_task(ask_on(alice, agents, is_upgraded))
+        bob.send("which", agents[0], thread="before")
+        code = await read_code(bob)
         revision = "SELECT version_num FROM alembic_version"
         assert execute(workers.url, revision) == [{"version_num": schema.REVISION}]
         new = [await workers.start(program=await copying)]
@@ -68,14 +83,13 @@ async def test_workers_are_upgraded_over_a_migration_and_go_back_while_people_as
         is_upgraded.set()
         rounds = await asking
         assert await alice.ask_all(agents) == ({rounds + 1}, {worker.pid for worker in new})
+        await answer(bob, code, agents[0])
         assert errors_in(new[0].error_log.read_text()) == []
 
         # The way back: the old version reads what the new one has stored.
         for query in ("which", "wait"):
             bob.send(query, agents[0], thread=query)
-        asked = await bob.answer()
-        code = re.search(r"/answer (\w+)", str(asked["body"]))
-        assert code is not None
+        code = await read_code(bob)
         unanswered = "SELECT request FROM inbox WHERE state = 0"
         await eventually(lambda: len(execute(workers.url, unanswered)) == 1)
         assert '"added":"new"' in execute(workers.url, unanswered)[0]["request"]
@@ -85,6 +99,5 @@ async def test_workers_are_upgraded_over_a_migration_and_go_back_while_people_as
         await workers.wait_for(4)
         assert await alice.ask_all(agents) == ({rounds + 2}, {back.pid})
         assert str((await bob.answer())["body"]).endswith(str(back.pid))
-        bob.send(f"/answer {code[1]} that one", agents[0])
-        assert str((await bob.answer())["body"]) == "You said that one"
+        await answer(bob, code, agents[0])
         assert errors_in(back.error_log.read_text()) == []

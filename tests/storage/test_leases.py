@@ -12,12 +12,22 @@ import pytest
 from sqlalchemy import Connection, text
 
 from spade_coreason.exceptions import LeaseLostError, StoreError
-from spade_coreason.storage import Database, LeaseHandlers, LeaseRenewal, StoreTimings, WorkerTerms, open_database
+from spade_coreason.storage import (
+    Database,
+    LeaseHandlers,
+    LeaseRenewal,
+    NewQuestion,
+    StoredStep,
+    StoreTimings,
+    WorkerTerms,
+    open_database,
+)
 from spade_coreason.storage.workers import leases
 from tests.support.databases import execute
 from tests.support.errors import ExpectedErrors
-from tests.support.records import AGENT, OTHER_AGENT, open_repository, receive_request
+from tests.support.records import AGENT, ALICE, BOB, OTHER_AGENT, open_repository, receive_request
 from tests.support.servers.postgres import Postgres
+from tests.support.stored_questions import make_question, receive_parked, take_answer
 from tests.support.wait import TIMEOUT_S, eventually
 
 LEASE_S = 0.4
@@ -196,6 +206,25 @@ async def test_row_ids_of_a_new_owner_follow_those_of_the_last(postgres: Postgre
         one.close_agent(AGENT)
         rows.append(await receive_request(await open_repository(one, AGENT)))
         assert rows == sorted(rows)
+
+
+async def test_the_steps_of_a_request_that_another_worker_has_parked_meanwhile_wait_for_its_answer(postgres: Postgres) -> None:
+    """The first owner knew that the request has steps, and deleted them once its reply had been sent."""
+    url = postgres.url()
+    async with open_worker(url, 3600) as one, open_worker(url, 3600) as two:
+        repository = await open_repository(one, AGENT)
+        parked = await receive_parked(repository, ALICE)
+        assert await repository.inbox.save_step(parked.id, StoredStep("look", 1, "hash", "1"))
+        one.close_agent(AGENT)
+        other = await open_repository(two, AGENT)
+        question = make_question(other, parked.id, ALICE)
+        asked = StoredStep("ask", 1, "hash", None)
+        assert await other.questions.park(parked, [NewQuestion(question, (BOB,))], [], [asked], '["I have asked"]')
+        two.close_agent(AGENT)
+        repository = await open_repository(one, AGENT)
+        repository.inbox.close(parked.id)
+        await repository.inbox.flush()
+        assert await take_answer(repository, question, BOB) == {"look": "1", "ask": '{"approved": true}'}
 
 
 async def test_a_command_that_needs_the_whole_database_waits_for_no_worker(postgres: Postgres) -> None:

@@ -376,8 +376,9 @@ class PostgresDatabase(Database):
                     open_ids += [row.id for row in rows if row.state < CLOSED]  # only these may have steps
                 while open_ids:
                     page, open_ids = open_ids[:INBOX_PAGE_ROWS], open_ids[INBOX_PAGE_ROWS:]
-                    found = select_rows_with_steps(page)
-                    self.inbox_rows_with_steps.update(await connection.scalars(found))
+                    with_steps = await connection.scalars(select_rows_with_steps(page))
+                    self.inbox_rows_with_steps.difference_update(page)  # another worker may have parked them since
+                    self.inbox_rows_with_steps.update(with_steps)
         except DRIVER_ERRORS as error:
             raise self.problem(error) from error
 

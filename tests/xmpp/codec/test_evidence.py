@@ -82,3 +82,10 @@ def test_in_a_room_the_last_id_by_the_room_counts() -> None:
     read = read_room_message(fromstring(text))
     assert read is not None
     assert (read.room_id, read.evidence) == ("a", Evidence("a", ORIGIN))
+
+
+@pytest.mark.parametrize("evidence", [Evidence("a"), Evidence("", ORIGIN, NINE), NO_EVIDENCE])
+def test_stored_evidence_is_read_back_without_what_only_a_newer_version_knows(evidence: Evidence) -> None:
+    stored = evidence.dump()
+    assert Evidence.load(stored) == evidence
+    assert Evidence.load(stored.replace("]", ',"more"]')) == evidence
