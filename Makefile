@@ -15,7 +15,7 @@ help:
 	@echo 'make test-release    checks of a release and long forms: the site, the package, Docker, benchmarks, second servers'
 	@echo 'make test-all        both'
 	@echo 'make release         builds what a maintainer publishes into dist/, with its SBOM; TRIAL=1 before the commit has a tag'
-	@echo 'make servers         installs Prosody, ejabberd, go-sendxmpp and valgrind from Debian, for the tests; as root'
+	@echo 'make servers         installs Prosody, ejabberd, PostgreSQL, Prometheus and what else the tests run, from Debian; as root'
 	@echo 'make browser         installs Chromium from Debian (400 MB), for the test of the documentation on a phone; as root'
 	@echo 'make check           format, lint, strict types and prose'
 	@echo 'make docs            builds the documentation into site/'
