@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.chaos.errands import KINDS
 from tests.chaos.worker_run import FAULTS, list_faults, run_worker_chaos
 from tests.support.servers.postgres import Postgres
 from tests.support.servers.server import XmppServer
@@ -30,3 +31,4 @@ async def test_workers_that_fail_lose_double_and_cross_nothing(
     tally = await run_worker_chaos(server, own_postgres, tmp_path, faults, SEED)
     print(" | ".join(tally.row))
     assert tally.problems == [], tally.row
+    assert min(tally.errands.count(kind) for kind in KINDS) > 0
