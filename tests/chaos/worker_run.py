@@ -110,7 +110,7 @@ class WorkerTally(KillTally):
     agents: int = 0
     lease_s: float = 0.0
     failed: int = 0
-    """Questions whose answer is that the turn has failed."""
+    """Questions whose answer is that the turn has failed, or that it ran during three crashes and does not run again."""
     notices: int = 0
     """Answers that tell of a failure, and are no answers to a question."""
     sent_twice: int = 0
@@ -536,7 +536,8 @@ async def _ask(askers: Sequence[TimedAsker], agents: Sequence[str]) -> None:
 async def _count_stored(url: str, askers: Sequence[Asker], tally: WorkerTally) -> set[str]:
     """Compare the answers with what is stored. Return the queries whose turns have failed."""
     turns: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
-    failed = set[str]()
+    crashed = execute(url, "SELECT request FROM crashed_requests WHERE failed_at IS NOT NULL")
+    failed = {str(json.loads(row["request"])["payload"]["query"]) for row in crashed}
     for row in execute(url, "SELECT id, body FROM interactions ORDER BY id"):
         body = json.loads(row["body"])
         text = str((body["input"] or {}).get("query", ""))
