@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Protocol, cast
@@ -15,7 +15,7 @@ from spade_coreason.app.workers.calls import WorkerCalls, _methods, _Remote
 from spade_coreason.app.workers.colleagues import Colleagues
 from spade_coreason.contracts import ConversationState
 from spade_coreason.domain.conversation import ConversationStatus
-from spade_coreason.exceptions import ConfigError, StoreError
+from spade_coreason.exceptions import ConfigError, CoReasonError, StoreError
 from spade_coreason.memory import ErasureReport
 from spade_coreason.operations.host import RunningAgent
 from spade_coreason.storage import (
@@ -23,11 +23,13 @@ from spade_coreason.storage import (
     FoundConversation,
     Leases,
     PendingRequest,
+    StoredCall,
     StoredConversation,
     WorkerTerms,
     open_database,
 )
 from tests.support.databases import execute
+from tests.support.errors import ExpectedErrors
 from tests.support.records import AGENT, ALICE, NOW
 from tests.support.servers.postgres import Postgres
 from tests.support.wait import TIMEOUT_S, eventually
@@ -62,6 +64,10 @@ class Recorder:
 
     async def run_schedule(self, schedule_id: str) -> bool:
         raise ValueError("a limit")
+
+    async def list_operators(self) -> list[str]:
+        self.asked.append("operators")
+        return ["half a character: \ud800"]
 
     async def cut_conversation(self, conversation: Any, should_go_on: Callable[[], bool]) -> ErasureReport:
         while should_go_on():  # noqa: ASYNC110 - it has no event
@@ -126,6 +132,44 @@ async def test_arguments_results_and_errors_come_over_as_they_are(postgres: Post
         assert wrong.value.place == "agent"
         with pytest.raises(ValueError, match="a limit"):
             await agent.run_schedule("1")
+
+
+async def test_a_result_that_cannot_be_written_is_an_error_and_the_method_is_called_once(
+    postgres: Postgres, expected_errors: ExpectedErrors
+) -> None:
+    expected_errors("the call list_operators of another worker failed")
+    async with open_two(postgres) as (_, _, recorder, agent), asyncio.timeout(TIMEOUT_S):
+        with pytest.raises(CoReasonError, match="its log has the reason"):
+            await agent.list_operators()
+        assert recorder.asked == ["operators"]
+
+
+async def test_calls_are_answered_although_a_look_at_them_has_failed(
+    postgres: Postgres, expected_errors: ExpectedErrors
+) -> None:
+    expected_errors("cannot be answered; it tries again")
+
+    class Faulty(CallTable):
+        has_failed = False
+
+        async def read(self, callers: Collection[int]) -> tuple[list[StoredCall], set[int]]:
+            if not self.has_failed:
+                self.has_failed = True
+                raise RuntimeError("a fault")
+            return await super().read(callers)
+
+    database = await open_database(postgres.url(), "off", terms=WorkerTerms("owner", 3600))
+    leases, recorder, table = Leases(database), Recorder(), Faulty(database)
+    calls = WorkerCalls(table, lambda agent: recorder)  # type: ignore[arg-type, return-value]
+    try:
+        await leases.add_agents([AGENT])
+        await leases.change(lambda table: [AGENT])
+        async with asyncio.timeout(TIMEOUT_S):
+            assert await calls.agent(AGENT).run_stored(REQUEST)
+        assert table.has_failed
+    finally:
+        await calls.close()
+        await database.close()
 
 
 class OlderAgent(Protocol):

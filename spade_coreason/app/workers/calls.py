@@ -287,10 +287,13 @@ class WorkerCalls:
             self._wake.clear()
             try:
                 await self._look()
+                continue
             except StoreError as error:
                 log.debug("the calls of other workers cannot be read: %s", error)
-                await asyncio.sleep(_STOP_S)
-                self._wake.set()
+            except Exception:
+                log.exception("the calls of other workers cannot be answered; it tries again")
+            await asyncio.sleep(_STOP_S)
+            self._wake.set()
 
     async def _look(self) -> None:
         waiting, serving, callers = set(self._waiting), set(self._serving), {key[0] for key in self._lasting}
@@ -357,18 +360,19 @@ class WorkerCalls:
                 arguments = method.arguments.validate_json(call.arguments)
             except ValidationError:
                 raise OtherVersionError(call.agent or WORKER, call.method) from None
-            result = await _call(method, target, call.method, arguments, lambda: call.id not in self._stopped)
+            try:
+                result = await _call(method, target, call.method, arguments, lambda: call.id not in self._stopped)
+            except ValueError as error:
+                return {"error": {"type": ValueError.__name__, "place": "", "text": str(error)}}
             self._note_lasting(call, target, result)
+            return {"result": method.result.dump_json((result,)).decode()}
         except CoReasonError as error:
             return {"error": dump_error(error)}
-        except ValueError as error:
-            return {"error": {"type": ValueError.__name__, "place": "", "text": str(error)}}
         except Exception as error:
             if is_door and isinstance(error, ConnectionError):  # the agent is about to start or to stop
                 return {"moved": True}
             log.exception("%s: the call %s of another worker failed", call.agent, call.method)
             return {"error": dump_error(CoReasonError("the worker failed to do this; its log has the reason"))}
-        return {"result": method.result.dump_json((result,)).decode()}
 
     def _note_lasting(self, call: StoredCall, target: RunningAgent | RunningWorker | RunningDoor, result: object) -> None:
         if (undoing := _UNDONE_BY.get(call.method)) is not None and result is not False:
