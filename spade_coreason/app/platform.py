@@ -138,7 +138,6 @@ class Platform:
         """The agents that are behind doors."""
         self._channels = {DOOR_CHANNEL: self.doors.make_channel, **channels}
         self._builder: AgentBuilder
-        self._is_strict = is_strict
         self._stack = AsyncExitStack()
         self._accounts = LocalAccounts(settings)
         self._background = BackgroundTasks()
@@ -422,11 +421,8 @@ class Platform:
             await self._membership.join()
         else:
             self._hosted.begin(range(len(self.settings.agents)))
-        if self._is_strict and self._hosted.starts:
-            done, _ = await asyncio.wait(self._hosted.starts.values(), return_when=asyncio.FIRST_EXCEPTION)
-            for task in done:
-                if not task.cancelled():  # a worker may have given its agent back meanwhile
-                    task.result()
+        if self._hosted.is_strict:
+            await self._hosted.wait_until_online()
 
     async def _stop_agents(self) -> None:
         if self._crash_guard is not None:
