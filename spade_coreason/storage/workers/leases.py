@@ -250,7 +250,7 @@ def wake_others(connection: Connection) -> None:
 
 def remove_worker(connection: Connection, worker: int, reason: str) -> None:
     """Remove a worker that has ended. Its agents are free."""
-    _free_agents(connection, [worker], reason)
+    _free_agents(connection, worker, reason)
     connection.execute(delete(workers).where(workers.c.id == worker))
     wake_others(connection)
 
@@ -269,7 +269,7 @@ def reap(connection: Connection) -> list[Reaped]:
     for worker in found:
         claimed = select(leases.c.agent).where(leases.c.worker == worker.id, leases.c.reason == _CHANGED)
         not_served = set(connection.scalars(claimed))
-        agents = _free_agents(connection, [worker.id], f"{worker.name} did not renew its lease")
+        agents = _free_agents(connection, worker.id, f"{worker.name} did not renew its lease")
         connection.execute(delete(workers).where(workers.c.id == worker.id))
         reaped.append(Reaped(worker.name, tuple(agents), tuple(set(agents) - not_served)))
     if reaped:
@@ -299,9 +299,9 @@ def _make_lost(reason: str) -> dict[str, Any]:
     return {"lost_worker": name, "lost_at": NOW, "lost_reason": reason}
 
 
-def _free_agents(connection: Connection, of: Sequence[int], reason: str) -> list[str]:
+def _free_agents(connection: Connection, worker: int, reason: str) -> list[str]:
     values = {"worker": None, "changed_at": NOW, "reason": reason, "was_handed_over": False}
-    freed = update(leases).where(leases.c.worker.in_(of)).values(values | _make_lost(reason))
+    freed = update(leases).where(leases.c.worker == worker).values(values | _make_lost(reason))
     return list(connection.scalars(freed.returning(leases.c.agent)))
 
 

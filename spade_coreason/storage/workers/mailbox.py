@@ -29,7 +29,6 @@ _TIMEOUT_S = 3.0
 """The time after which a connection that does not answer is lost, and between two looks at one."""
 _RETRY_S = 0.5
 _SEND_SQL = "SELECT pg_notify(mail.address, mail.message) FROM unnest($1::text[], $2::text[]) AS mail(address, message)"
-_ERRORS = (*DRIVER_ERRORS, TimeoutError)
 
 
 class WorkerMailbox:
@@ -105,7 +104,7 @@ class WorkerMailbox:
         )
         try:
             while True:
-                with suppress(*_ERRORS):
+                with suppress(*DRIVER_ERRORS):
                     async with engine.connect() as connection:
                         driver: Any = (await connection.get_raw_connection()).driver_connection
                         driver.add_termination_listener(lambda _: self._wake.set())

@@ -151,7 +151,7 @@ class LeaseRenewal:
         watch = asyncio.create_task(self._watch())
         try:
             while not self._is_over.is_set():
-                with suppress(*DRIVER_ERRORS, TimeoutError):
+                with suppress(*DRIVER_ERRORS):
                     async with engine.connect() as connection:
                         driver: Any = (await connection.get_raw_connection()).driver_connection
                         await driver.add_listener(LEASES_CHANNEL, lambda *_: self._call(self._handlers.on_renewed))
