@@ -189,7 +189,7 @@ class AgentParts:
         for callback in (*on_conversation_end, getattr(agent, "on_conversation_end", None)):
             if callable(callback):
                 expiry.conversation_ended.subscribe(callback)
-        outbox = Outbox(channels, repository.inbox, metrics)
+        outbox = Outbox(channels, repository.inbox, metrics, is_traced=tracing is not None)
         services = TurnServices(
             agent=agent,
             interceptors=interceptors,
@@ -244,7 +244,7 @@ class AgentParts:
         handler = RequestHandler(services, languages, loader, executor, intake, repeated, revocation)
         handle: HandleRequest = handler.handle
         if tracing is not None and isinstance(intake, TracedIntake):
-            intake.tracing, outbox.is_traced = tracing, True
+            intake.tracing = tracing
             handle = trace_turns(handle, self.jid, tracing)
         if names_turns():
             handle = name_turns_in_log(handle, self.jid)

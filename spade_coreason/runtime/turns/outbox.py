@@ -22,12 +22,12 @@ from ..upkeep.metrics import Metrics
 class Outbox:
     """The outbox of one agent: it sends replies, and closes their requests in the inbox when the server has them."""
 
-    def __init__(self, channels: Mapping[str, Channel], inbox: Inbox, metrics: Metrics) -> None:
+    def __init__(self, channels: Mapping[str, Channel], inbox: Inbox, metrics: Metrics, *, is_traced: bool) -> None:
         self.channels = channels
         """The channels of the agent, by name."""
         self._inbox = inbox
         self._metrics = metrics
-        self.is_traced = False
+        self.is_traced = is_traced
         """True if deliveries have spans in the traces of their turns."""
         self._rate_limiter = RateLimiter()
         self._unsent: list[tuple[str, int, list[OutboundMessage]]] = []
