@@ -189,12 +189,10 @@ class Doors:
         else:
             agent.door, agent.manifest, agent.doors = door, manifest, frozenset(doors)
 
-    def remove(self, jid: str, door: AgentDoor | None = None) -> None:
-        """Serve an agent here no more. Its door in another worker takes its place, if there is one."""
+    def remove(self, jid: str, door: AgentDoor) -> None:
+        """Serve an agent here no more. Its door in another worker takes its place."""
         self._channels.pop(jid, None)
-        if door is None:
-            self._agents.pop(jid, None)
-        elif (agent := self._agents.get(jid)) is not None:
+        if (agent := self._agents.get(jid)) is not None:
             agent.door = door
 
     def is_local(self, jid: str) -> bool:

@@ -49,7 +49,7 @@ class DoorQueries(Protocol):
 
 
 class AgentDoor(DoorQueries, Protocol):
-    """An agent as doors ask it. All methods raise ConnectionError while it does not run."""
+    """An agent as doors ask it. A method that has to ask the agent raises ConnectionError while it does not run."""
 
     @property
     def is_open(self) -> bool:
