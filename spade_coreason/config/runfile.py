@@ -12,7 +12,7 @@ from pathlib import Path
 from ..domain.environment.private_files import open_private, replace_file
 from ..exceptions import StoreError
 
-MAX_WORKERS = 64
+_MAX_WORKERS = 64
 """The most workers with one data directory."""
 
 
@@ -73,7 +73,7 @@ def read_run_file(data_dir: Path) -> RunFile | None:
 
 def list_worker_directories(data_dir: Path) -> list[Path]:
     """Return the directories below a data directory for further workers on this machine."""
-    return [data_dir / "workers" / str(number) for number in range(2, MAX_WORKERS + 1)]
+    return [data_dir / "workers" / str(number) for number in range(2, _MAX_WORKERS + 1)]
 
 
 def is_platform_running(data_dir: Path) -> bool:
