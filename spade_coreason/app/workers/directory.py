@@ -55,6 +55,8 @@ class SharedDirectory:
         self._read: dict[str, Listing] = {}
         """All cards as they are stored."""
         self._texts: dict[str, str] = {}
+        self._owners: dict[str, int] | None = None
+        """The workers of the agents at the last look; None before the first."""
         self._since = 0
         self._is_refreshing = False
 
@@ -84,14 +86,18 @@ class SharedDirectory:
 
     async def _load(self) -> None:
         found, owners = await self._leases.read_cards(self._since - _MARGIN_MICROS)
+        has_changed, self._owners = owners != self._owners, owners
         for agent, text, stored_at in found:
             self._since = max(self._since, stored_at)
             if self._texts.get(agent) != text:
+                has_changed = True
                 self._texts[agent] = text
                 try:
                     self._read[agent] = _adapter().validate_json(text)
                 except ValueError:
                     log.warning("%s: its card was stored by another version; this worker shows an older one, or none", agent)
+        if not has_changed:  # this runs at each renewal, and there may be thousands of agents
+            return
         others: dict[str, tuple[AgentCard, AccessPolicy]] = {}
         for agent, listing in self._read.items():
             owner = owners.get(agent)
