@@ -26,7 +26,7 @@ from .opening import measure_hold
 SIZES = (1_000, 10_000, 100_000)
 WORKERS = 8
 TIMES = 5
-LOOK_S = 1.5
+LOOK_S = 1.25
 """The time between two looks with the default lease."""
 
 
