@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable
 from contextlib import asynccontextmanager, suppress
 from typing import TypeAlias
 
@@ -92,9 +92,13 @@ class CrashGuard:
                     request.stops,
                 )
 
-    def remove(self, agent: str) -> None:
-        """Forget an agent that another worker is to serve."""
+    def remove(self, agent: str, rows: Iterable[int]) -> None:
+        """Forget an agent that another worker is to serve, and its unanswered requests, by their rows in the inbox."""
         self._handed_over.discard(agent)
+        for row in rows:
+            self.suspects.pop(row, None)
+            self._failed.pop(row, None)
+            self._cut_off.discard(row)
 
     def find_failed(self, inbox_row: int) -> CrashedRequest | None:
         """Return a request that is not run again, because it ended the process. None for any other."""

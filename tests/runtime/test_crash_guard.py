@@ -122,6 +122,14 @@ async def test_a_failed_request_and_one_with_a_single_crash_are_no_suspects(expe
     assert guard.find_failed(2) is None
 
 
+def test_an_agent_that_another_worker_is_to_serve_leaves_no_suspect() -> None:
+    guard = CrashGuard(RunningRequests(), [])
+    guard.add([_suspect(1), _suspect(2)], handed_over=[AGENT])
+    guard.remove(AGENT, [1, 2])
+    assert not guard.suspects
+    assert guard.may_have_begun(AGENT, 1)  # its next worker knows more
+
+
 class WaitingAgent:
     """An agent whose turns and whose command wait until `release` is set."""
 

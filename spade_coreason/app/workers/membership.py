@@ -207,7 +207,7 @@ class Membership:
         self._hosted.absent.pop(agent, None)
         open_rows = self._database.open_inbox_rows.get(agent, set())
         cut_off.update(self._builder.crash_guard.running.take_rows(open_rows))
-        self._builder.crash_guard.remove(agent)
+        self._builder.crash_guard.remove(agent, open_rows)
         self._database.close_agent(agent)
         log.info("%s: is given back", agent)
         return sorted(cut_off & open_rows)
