@@ -20,8 +20,6 @@ from ..domain.jid import bare_jid
 from ..doors import Doors, KeyRing, WebhookRing
 from ..exceptions import (
     ConfigError,
-    DatabaseUnreachableError,
-    DataDirectoryInUseError,
     ServerError,
     StoreError,
 )
@@ -62,6 +60,7 @@ from .supervision import (
     make_local_endpoint,
     make_store_timings,
     make_worker_terms,
+    place_store_errors,
     start_local_server,
 )
 from .web_server import build_web_server, find_used_doors
@@ -236,16 +235,10 @@ class Platform:
         terms = make_worker_terms(settings)
         if self._supervision is None:
             self.run_dir = lock_data(settings, self._stack, is_shared=terms is not None)
-        try:
+        with place_store_errors(settings.place("storage.url")):
             self.database = await open_database(
                 settings.storage.url, settings.storage.durability, timings=make_store_timings(terms), terms=terms
             )
-        except DataDirectoryInUseError as error:
-            raise error.for_platform(settings.place("storage.url")) from None
-        except DatabaseUnreachableError as error:
-            raise DatabaseUnreachableError(f"{settings.place('storage.url')}: {error}") from error
-        except StoreError as error:
-            raise ConfigError(settings.place("storage.url"), str(error)) from error
         self._stack.push_async_callback(self.database.close)
         running = RunningRequests(self.run_dir / "running.bin")
         blocking_row = 0

@@ -12,7 +12,14 @@ from pathlib import Path
 
 from ..config import Settings, list_worker_directories
 from ..domain.environment.private_files import find_foreign_writers
-from ..exceptions import ConfigError, CoReasonError, DataDirectoryInUseError, ServerError, StoreError
+from ..exceptions import (
+    ConfigError,
+    CoReasonError,
+    DatabaseUnreachableError,
+    DataDirectoryInUseError,
+    ServerError,
+    StoreError,
+)
 from ..storage import StoreTimings, WorkerTerms, find_database_file, lock_database, lock_directory
 from ..xmpp import AddressInUseError, LocalServer, ServerEndpoint, run_local_server, select_server
 
@@ -56,22 +63,30 @@ def lock_data(settings: Settings, stack: AsyncExitStack, *, is_shared: bool = Fa
     directories: list[Path] = [settings.data_dir, *(list_worker_directories(settings.data_dir) if is_shared else ())]
     for directory in directories:
         try:
-            stack.enter_context(lock_directory(directory))
+            with place_store_errors(settings.place("data_dir")):
+                stack.enter_context(lock_directory(directory))
             break
-        except DataDirectoryInUseError as error:
+        except DataDirectoryInUseError:
             if directory == directories[-1]:
-                raise error.for_platform(settings.place("data_dir")) from None
-        except StoreError as error:
-            raise ConfigError(settings.place("data_dir"), str(error)) from error
-    try:
+                raise
+    with place_store_errors(settings.place("storage.url")):
         stack.enter_context(lock_database(settings.storage.url))
-    except DataDirectoryInUseError as error:
-        raise error.for_platform(settings.place("storage.url")) from None
-    except StoreError as error:
-        raise ConfigError(settings.place("storage.url"), str(error)) from error
     for problem in find_directory_problems(settings):
         log.warning("%s", problem)
     return directory
+
+
+@contextmanager
+def place_store_errors(place: str) -> Iterator[None]:
+    """Raise the errors of a block with the place in the configuration: StoreError as ConfigError, unless no server answers."""
+    try:
+        yield
+    except DataDirectoryInUseError as error:
+        raise error.for_platform(place) from None
+    except DatabaseUnreachableError as error:
+        raise DatabaseUnreachableError(f"{place}: {error}") from error
+    except StoreError as error:
+        raise ConfigError(place, str(error)) from error
 
 
 def find_directory_problems(settings: Settings) -> list[str]:
