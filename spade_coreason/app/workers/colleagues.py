@@ -19,7 +19,7 @@ T = TypeVar("T")
 ABSENT = "absent"
 """The key in the snapshot of a worker of the agents that it cannot make. Their stored data can be changed by anyone."""
 _REPORT_S = 2.0
-_TAKEOVER_S = 20.0
+_FREE_S = 20.0
 """The time that a change waits until a worker serves an agent that is free for a moment."""
 _POLL_S = 0.1
 _SILENT = "does not answer"
@@ -50,7 +50,7 @@ class Colleagues:
         With `changes` wait for its next worker, if it is free or on its way here or from here. StoreError if there is none
         after a time.
         """
-        deadline = asyncio.get_running_loop().time() + _TAKEOVER_S
+        deadline = asyncio.get_running_loop().time() + _FREE_S
         while True:
             lease, owner = await self.leases.find_owner(agent)
             if lease is None:

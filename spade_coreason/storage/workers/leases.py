@@ -4,7 +4,7 @@ A worker has one lease, its row in `workers`, and renews it on the clock of the 
 row with a lock (`make_fence`), for which a deletion waits, but no renewal. So once another worker has deleted the row, nothing
 of this one is stored any more, and the other may serve its agents.
 
-All functions run in a transaction. Those that change who serves what hold a lock that only one of them has.
+A function with a `connection` runs in a transaction. Those that change who serves what hold a lock that only one of them has.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _END_SESSION = (
     " WHERE application_name = {} AND datname = current_database() AND usename = current_user"
 )
 
-RENEW_SQL = """
+RENEW_SQL = f"""
     UPDATE workers SET expires_at = now_micros + $2, snapshot = coalesce($3, snapshot),
         reaches_server = $4, reach_began_at = now_micros - $5, reach_ended_at = now_micros - $6
-    FROM (SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS now_micros) AS clock
+    FROM (SELECT {NOW.text} AS now_micros) AS clock
     WHERE id = $1 RETURNING id
 """
 """Renew the lease of worker $1 for $2 microseconds. No row comes back if the lease is lost.
@@ -128,6 +128,10 @@ class Lease(NamedTuple):
         return self.worker is None and self.lost_at is not None and self.reason == self.lost_reason
 
 
+_SELECT_LEASES = select(*(leases.c[name] for name in Lease._fields))
+_SELECT_WORKERS = select(workers, (workers.c.expires_at - NOW).label("left_micros"))
+
+
 class LeaseTable(NamedTuple):
     """All workers and leases at one moment."""
 
@@ -167,19 +171,16 @@ def add_worker(connection: Connection, terms: WorkerTerms) -> int:
 
 def read_leases(connection: Connection) -> LeaseTable:
     """Return all workers and leases."""
-    left = (workers.c.expires_at - NOW).label("left_micros")
-    found = [_read_worker(row) for row in connection.execute(select(workers, left).order_by(workers.c.id))]
-    columns = [leases.c[name] for name in Lease._fields]
-    return LeaseTable(found, {row.agent: Lease(*row) for row in connection.execute(select(*columns).order_by(leases.c.agent))})
+    found = [_read_worker(row) for row in connection.execute(_SELECT_WORKERS.order_by(workers.c.id))]
+    return LeaseTable(found, {row.agent: Lease(*row) for row in connection.execute(_SELECT_LEASES.order_by(leases.c.agent))})
 
 
 def find_owner(connection: Connection, agent: str) -> tuple[Lease | None, Worker | None]:
     """Return the lease of an agent, if there is one, and the worker that serves it."""
-    row = connection.execute(select(*(leases.c[name] for name in Lease._fields)).where(leases.c.agent == agent)).one_or_none()
+    row = connection.execute(_SELECT_LEASES.where(leases.c.agent == agent)).one_or_none()
     if row is None:
         return None, None
-    left = (workers.c.expires_at - NOW).label("left_micros")
-    found = connection.execute(select(workers, left).where(workers.c.id == row.worker)).one_or_none()
+    found = connection.execute(_SELECT_WORKERS.where(workers.c.id == row.worker)).one_or_none()
     return Lease(*row), None if found is None else _read_worker(found)
 
 
