@@ -88,7 +88,8 @@ class AgentInteractionMemory:
         if store is None:
             directory = Path(DEFAULT_DIRECTORY if storage_dir is None else storage_dir).absolute()
             store = MemoryFile(directory / file_name(agent_id), agent_id, limits, is_durable=durability == "full")
-        self._store: EntryStore = store
+        self.store: EntryStore = store
+        """The store of the entries."""
         self._clock = clock
         self._operation_lock, self._sync_lock = LoopLock(), LoopLock()
 
@@ -105,24 +106,19 @@ class AgentInteractionMemory:
     @property
     def has_file(self) -> bool:
         """True if the entries are in a file, False if they are in a database."""
-        return isinstance(self._store, MemoryFile)
-
-    @property
-    def store(self) -> EntryStore:
-        """The store of the entries."""
-        return self._store
+        return isinstance(self.store, MemoryFile)
 
     def add_information(self, conversation_id: str, information: str) -> str:
         """Store a piece of information. Return a confirmation that contains it."""
         addition = self._new_addition(conversation_id, information)
-        self._store.enqueue(addition)
-        self._store.write_queued(addition)
+        self.store.enqueue(addition)
+        self.store.write_queued(addition)
         addition.result()
         return f"Remembered: {information}"
 
     def get_information(self, conversation_id: str) -> list[str]:
         """Return the information of a conversation, oldest first."""
-        return [entry["content"] for entry in decode_entries(self._store.read_lines(conversation_id))]
+        return [entry["content"] for entry in decode_entries(self.store.read_lines(conversation_id))]
 
     def get_context_summary(self, conversation_id: str) -> str | None:
         """Return the information as one text for a prompt: "Previous interactions:" and a line "- …" each.
@@ -140,11 +136,11 @@ class AgentInteractionMemory:
 
     def clear_conversation(self, conversation_id: str) -> bool:
         """Delete a conversation permanently. Return False if there was nothing to delete."""
-        return bool(self._store.remove({conversation_id}))
+        return bool(self.store.remove({conversation_id}))
 
     def clear_conversations(self, conversation_ids: Iterable[str]) -> int:
         """Delete several conversations at once, at the cost of one. Return how many of them existed."""
-        return self._store.remove(frozenset(conversation_ids))
+        return self.store.remove(frozenset(conversation_ids))
 
     def remove_information(self, conversation_id: str, *information: str) -> int:
         """Delete pieces of information of a conversation, all at once. Return how many there were.
@@ -152,18 +148,18 @@ class AgentInteractionMemory:
         Beyond the seed: with `clear_conversation` and adding again, the remaining information would be missing for a moment.
         """
         removed = frozenset(information)
-        return self._store.remove_entries(conversation_id, lambda entry: entry["content"] in removed)
+        return self.store.remove_entries(conversation_id, lambda entry: entry["content"] in removed)
 
     def remove_of_times(self, conversation_id: str, is_removed: Callable[[str], bool]) -> int:
         """Delete the information of a conversation whose timestamps a function chooses. Return how many pieces there were.
 
         Beyond the seed.
         """
-        return self._store.remove_entries(conversation_id, lambda entry: is_removed(entry["timestamp"]))
+        return self.store.remove_entries(conversation_id, lambda entry: is_removed(entry["timestamp"]))
 
     def get_all_conversations(self) -> list[str]:
         """Return the ids of the conversations that have information, in the order in which they began."""
-        return self._store.list_conversations()
+        return self.store.list_conversations()
 
     def import_file(self, path: str | os.PathLike[str]) -> int:
         """Import a file of this agent that spade_llm or this class wrote. Return how many pieces of information were new.
@@ -175,7 +171,7 @@ class AgentInteractionMemory:
 
     def read_new(self, path: str | os.PathLike[str]) -> LinesByConversation:
         """Return the information of such a file that is new, for `merge`. It raises what `import_file` does."""
-        return find_new(self._parse_file(path), self._store.read_lines)
+        return find_new(self._parse_file(path), self.store.read_lines)
 
     def _parse_file(self, path: str | os.PathLike[str]) -> LinesByConversation:
         source = Path(path)
@@ -196,7 +192,7 @@ class AgentInteractionMemory:
         `import_file`, spade_llm and every program that knows the format can read it. Raise StoreError if the file exists
         already or cannot be written. Beyond the seed.
         """
-        return self._write_file(path, self._store.read_all())
+        return self._write_file(path, self.store.read_all())
 
     def _write_file(self, path: str | os.PathLike[str], lines_by_conversation: LinesByConversation) -> int:
         target = Path(path)
@@ -215,19 +211,19 @@ class AgentInteractionMemory:
 
     def merge(self, lines_by_conversation: LinesByConversation) -> int:
         """Add the information of `read_new`. Return how many pieces of it were still new."""
-        return self._store.merge(lines_by_conversation)
+        return self.store.merge(lines_by_conversation)
 
     def settle(self) -> None:
         """Sync the additions of turns. A turn does this at its end.
 
         Raises StoreError if they cannot be stored; the next call tries again.
         """
-        if self._store.completed_syncs < self._store.deferred_syncs:
-            self._store.sync()
+        if self.store.completed_syncs < self.store.deferred_syncs:
+            self.store.sync()
 
     def flush(self) -> None:
         """Fold the journal into the memory file, which is then complete by itself."""
-        self._store.fold()
+        self.store.fold()
 
     def close(self) -> None:
         """Flush at the end. No file is open, so that the object can still be used."""
@@ -241,7 +237,7 @@ class AgentInteractionMemory:
         """Return all information by conversation id: pairs of text and timestamp, oldest first. Beyond the seed."""
         return {
             name: [(entry["content"], entry["timestamp"]) for entry in decode_entries(lines)]
-            for name, lines in self._store.read_all().items()
+            for name, lines in self.store.read_all().items()
         }
 
     # The awaitable twins
@@ -249,13 +245,13 @@ class AgentInteractionMemory:
     async def aadd_information(self, conversation_id: str, information: str) -> str:
         """`add_information` without blocking the event loop."""
         addition = self._new_addition(conversation_id, information)
-        self._store.enqueue(addition)
+        self.store.enqueue(addition)
         try:
             async with self._operation_lock:
                 if not addition.done():  # the previous holder of the lock wrote for all that waited
                     # A running thread continues when its task is cancelled. One that has not started must start despite the
                     # cancellation, since it also writes the additions of other tasks.
-                    await asyncio.shield(self._store.run(self._store.write_queued))
+                    await asyncio.shield(self.store.run(self.store.write_queued))
             if not addition.done():  # the thread of a cancelled task writes it
                 await asyncio.wrap_future(addition)
         finally:
@@ -306,11 +302,11 @@ class AgentInteractionMemory:
     async def aread_new(self, path: str | os.PathLike[str]) -> LinesByConversation:
         """`read_new` without blocking the event loop."""
         lines_by_conversation = await asyncio.to_thread(self._parse_file, path)
-        return await self._run(partial(find_new, lines_by_conversation, self._store.read_lines))
+        return await self._run(partial(find_new, lines_by_conversation, self.store.read_lines))
 
     async def aexport_file(self, path: str | os.PathLike[str]) -> int:
         """`export_file` without blocking the event loop."""
-        return await asyncio.to_thread(self._write_file, path, await self._run(self._store.read_all))
+        return await asyncio.to_thread(self._write_file, path, await self._run(self.store.read_all))
 
     async def amerge(self, lines_by_conversation: LinesByConversation) -> int:
         """`merge` without blocking the event loop."""
@@ -326,21 +322,21 @@ class AgentInteractionMemory:
 
     async def asettle(self) -> None:
         """`settle` without blocking the event loop or additions."""
-        deferred = self._store.deferred_syncs
+        deferred = self.store.deferred_syncs
         async with self._sync_lock:  # one task syncs for all that wait
-            if self._store.completed_syncs < deferred:
-                await self._store.run(self._store.sync)
+            if self.store.completed_syncs < deferred:
+                await self.store.run(self.store.sync)
 
     async def _run(self, work: Callable[[], T]) -> T:
         # One after the other: otherwise many tasks that wait for one file would occupy all threads of the loop's pool, and
         # additions would be stored in another order than they were made.
         async with self._operation_lock:
-            return await self._store.run(work)
+            return await self.store.run(work)
 
     def _require_file(self) -> MemoryFile:
-        if not isinstance(self._store, MemoryFile):
+        if not isinstance(self.store, MemoryFile):
             raise StoreError(f"{self.agent_id}: its interaction memory is in a database, and has no file")
-        return self._store
+        return self.store
 
     def _new_addition(self, conversation_id: str, information: str) -> Addition:
         self._require_within_limit("conversation_id", _require_text("conversation_id", conversation_id))
