@@ -153,6 +153,7 @@ class HostedAgents:
         return manifest.capabilities[0].description or manifest.metadata.name
 
     def report_absence(self, jid: str) -> None:
+        """Log why an agent stays offline: as an error the first time."""
         error = self.absent[jid]
         remedy = "and its start is retried" if isinstance(error, StoreError) else "until the platform is started again"
         key = f"{jid}: {error}"
