@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -10,6 +11,8 @@ from typing import Protocol
 
 from ...exceptions import ConnectError
 from ...storage import Reach
+
+log = logging.getLogger(__name__)
 
 _CHECKS = 4
 """The number of checks in the time of a lease."""
@@ -65,7 +68,10 @@ class Canary:
         while True:
             is_asked = self._asked.is_set()
             self._asked.clear()
-            await self._check(is_asked=is_asked)
+            try:
+                await self._check(is_asked=is_asked)
+            except Exception:
+                log.exception("the XMPP server cannot be looked for; it tries again")
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._asked.wait(), self._interval_s)
 
