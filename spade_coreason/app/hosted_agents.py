@@ -182,7 +182,7 @@ class HostedAgents:
             done, _ = await asyncio.wait(self.starts.values(), return_when=asyncio.FIRST_EXCEPTION)
             # A worker may have given some of them back meanwhile.
             are_online = [task.result() for task in done if not task.cancelled()]
-            if are_online and not any(are_online):
+            if are_online and not any(are_online) and self.absent:
                 raise self.first_error()
 
     async def stop(self, grace_s: float) -> None:

@@ -187,3 +187,12 @@ def test_the_first_error_is_raised_if_all_agents_of_this_worker_stay_offline(tmp
     hosted.absent["one@x.org"] = ConfigError("agents[0]", "is not found")
     with pytest.raises(ConfigError):
         hosted.require_one()
+
+
+async def test_a_worker_goes_on_if_the_agents_that_stay_offline_were_given_back_before_the_others_began(tmp_path: Path) -> None:
+    async def fail() -> bool:
+        return False
+
+    hosted = Platform(Settings.model_validate({"agents": [{"jid": "one@x.org", "agent": "none:None"}]}))._hosted
+    hosted.starts["one@x.org"] = asyncio.create_task(fail())
+    await hosted.wait_until_online()
