@@ -31,12 +31,17 @@ EXPIRE_TWO = "UPDATE workers SET expires_at = 0 WHERE name = 'two'"
 
 
 class ServedAgents:
-    """The agents that a worker serves: their names alone (`Serving`). Those of `busy` answer until `turns_end` is set."""
+    """The agents that a worker serves: their names alone (`Serving`). Those of `busy` answer until `turns_end` is set.
+
+    New ones begin while `may_begin` is set.
+    """
 
     def __init__(self, fault: Exception | None = None, cut_off: Sequence[int] = (), busy: Sequence[str] = ()) -> None:
         self._agents: list[str] = []
         self._busy = busy
         self.turns_end = asyncio.Event()
+        self.may_begin = asyncio.Event()
+        self.may_begin.set()
         self._cut_off = cut_off
         self._fault = fault
 
@@ -50,12 +55,13 @@ class ServedAgents:
         pass
 
     async def take(self, agents: Sequence[str]) -> None:
+        await self.may_begin.wait()
         self._agents += agents
 
     async def give_back(self, agent: str, *, reaches_server: bool = True) -> Sequence[int]:
+        self._agents.remove(agent)
         if agent in self._busy:
             await self.turns_end.wait()
-        self._agents.remove(agent)
         if self._fault is not None:
             raise self._fault
         return self._cut_off
@@ -240,4 +246,60 @@ async def test_idle_agents_are_given_back_while_any_number_of_others_is_busy(pos
         serving.turns_end.set()
         await leaving
         assert len(execute(url, free)) == len(groups)
+        await workforce.end()
+
+
+async def test_an_agent_that_is_being_given_back_keeps_its_lease_if_a_drain_gives_it_back_too(postgres: Postgres) -> None:
+    url, agents = postgres.url(), [AGENT, OTHER_AGENT]
+    serving = ServedAgents(busy=agents)
+    async with open_worker(url, "one", 60) as (database, terms), open_worker(url, "two", 60) as (other, _):
+        workforce = Workforce(Leases(database), renew(database, terms), [(agent,) for agent in agents], serving)
+        await Leases(other).set_leaving(True)
+        await workforce.join()
+        assert sorted(serving.list_agents()) == sorted(agents)
+        await Leases(other).set_leaving(False)
+        await workforce.look()
+        await eventually(lambda: len(serving.list_agents()) == 1)  # the other worker has room
+        assert await workforce.hand_over(agents)
+        await eventually(lambda: serving.list_agents() == [])
+        for _ in range(20):
+            await Leases(other).read()
+        assert [row["worker"] for row in execute(url, "SELECT worker FROM leases")] == [database.worker_id] * 2
+        serving.turns_end.set()
+        await workforce.leave()
+        await workforce.end()
+
+
+async def test_a_worker_that_joins_after_an_outage_gives_the_others_time_to_renew_their_leases(postgres: Postgres) -> None:
+    url, serving = postgres.url(), ServedAgents()
+    async with open_worker(url, "one", 2) as (database, terms), open_worker(url, "two", 2) as (other, _):
+        await Leases(other).add_agents([AGENT])
+        await Leases(other).change(lambda table: [AGENT])
+        execute(url, EXPIRE_TWO)
+        workforce = Workforce(Leases(database), renew(database, terms), [(AGENT,)], serving)
+        await workforce.join()
+        assert (list_workers(url), serving.list_agents()) == (["one", "two"], [])
+        await eventually(lambda: serving.list_agents() == [AGENT])
+        assert list_workers(url) == ["one"]
+        await workforce.leave()
+        await workforce.end()
+
+
+async def test_an_agent_that_a_stopping_worker_has_not_begun_to_serve_does_not_wait_for_the_others(postgres: Postgres) -> None:
+    url, serving = postgres.url(), ServedAgents(busy=[AGENT])
+    async with open_worker(url, "one", 60) as (database, terms), open_worker(url, "two", 60) as (other, _):
+        workforce = Workforce(Leases(database), renew(database, terms), [(AGENT,), (OTHER_AGENT,)], serving)
+        await Leases(other).add_agents([AGENT, OTHER_AGENT])
+        await Leases(other).set_leaving(True)
+        await Leases(other).change(lambda table: [OTHER_AGENT])
+        await workforce.join()
+        serving.may_begin.clear()
+        await Leases(other).release(OTHER_AGENT, "a test")
+        owners = "SELECT worker FROM leases ORDER BY worker"
+        workforce.wake()
+        await eventually(lambda: [row["worker"] for row in execute(url, owners)] == [database.worker_id] * 2)
+        leaving = asyncio.create_task(workforce.leave())
+        await eventually(lambda: [row["worker"] for row in execute(url, owners)] == [database.worker_id, None])
+        serving.turns_end.set()
+        await leaving
         await workforce.end()

@@ -96,6 +96,8 @@ class Workforce:
         """The agents of the last claim that another worker has lost."""
         self.takeovers = 0
         """The agents that this worker has taken over since its start, from one that ended or did not reach the server."""
+        self._doubtful: set[int] | None = None
+        """The workers whose leases had ended at the first look: after an outage of the database they renew them late."""
         self._is_leaving = False
         self._hands_over = False
         self._has_share = asyncio.Event()
@@ -129,10 +131,15 @@ class Workforce:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+        known = {*self._serving.list_agents(), *self._leaving_agents}
+        not_begun: list[str] = []
+        """The agents that it has taken and does not serve: the stop came between."""
         with suppress(StoreError):  # then the lease ends by itself
             await self.leases.set_leaving(True)
+            leases = (await self.leases.read()).leases.values()
+            not_begun += [each.agent for each in leases if each.worker == self.leases.worker and each.agent not in known]
         await asyncio.gather(*self._releases)
-        await self._release(self._serving.list_agents(), _STOPPED)
+        await self._release([*self._serving.list_agents(), *not_begun], _STOPPED)
 
     async def hand_over(self, agents: Sequence[str]) -> bool:
         """Begin to give agents back, and take none until `take_share`. Return False, and do nothing, without another worker."""
@@ -183,7 +190,7 @@ class Workforce:
         change = self._choose(table)
         # Those of an earlier look too, whose outcome was not known, or that could not be begun.
         own = [agent for agent, lease in table.leases.items() if lease.worker == me]
-        replaces = self._renewal.has_settled and any(worker.is_expired for worker in table.workers)
+        replaces = self._renewal.has_settled and bool(self._find_dead(table))
         if change.claimed or replaces:
             claimed, reaped = await self.leases.change(self._choose_claims, replaces=replaces)
             own += claimed
@@ -203,6 +210,19 @@ class Workforce:
             return
         if not any(self._choose(table, worker.id).released for worker in table.active if worker.id != me):
             self._has_share.set()
+
+    def _find_dead(self, table: LeaseTable) -> set[int]:
+        """Return the workers that are dead. Those whose leases had ended before this one came get half a lease more."""
+        expired = {worker.id for worker in table.workers if worker.is_expired}
+        if self._doubtful is None:
+            asyncio.get_running_loop().call_later(self._renewal.interval_s * 2, self._end_doubt)
+            self._doubtful = expired
+        self._doubtful &= expired
+        return expired - self._doubtful
+
+    def _end_doubt(self) -> None:
+        self._doubtful = set()
+        self.wake()
 
     def _wake_at_expiry(self, table: LeaseTable) -> None:
         """Look again when the lease of another worker ends, if that is before the next renewal."""
@@ -232,6 +252,8 @@ class Workforce:
         return choose_change(me, [worker.id for worker in table.active], owners, self._groups, away)
 
     def _begin_release(self, agents: Sequence[str], reason: str, *, reaches_server: bool = True) -> None:
+        # The lease of one that is on its way must not end before its turns.
+        agents = [agent for agent in agents if agent not in self._leaving_agents]
         if not agents:
             return
         self._leaving_agents.update(agents)
