@@ -39,6 +39,7 @@ class ServedAgents:
     def __init__(self, fault: Exception | None = None, cut_off: Sequence[int] = (), busy: Sequence[str] = ()) -> None:
         self._agents: list[str] = []
         self._busy = busy
+        self.unable: list[str] = []
         self.turns_end = asyncio.Event()
         self.may_begin = asyncio.Event()
         self.may_begin.set()
@@ -47,6 +48,9 @@ class ServedAgents:
 
     def list_agents(self) -> Sequence[str]:
         return list(self._agents)
+
+    def list_unable(self) -> Sequence[str]:
+        return self.unable
 
     def is_busy(self, agent: str) -> bool:
         return agent in self._busy
@@ -303,3 +307,22 @@ async def test_an_agent_that_a_stopping_worker_has_not_begun_to_serve_does_not_w
         serving.turns_end.set()
         await leaving
         await workforce.end()
+
+
+async def test_a_worker_replaces_none_before_it_has_renewed_its_own_lease_after_an_outage(postgres: Postgres) -> None:
+    import asyncpg
+
+    url = postgres.url()
+    async with open_worker(url, "one", 2) as (database, terms), open_worker(url, "two", 3600):
+        renewal = renew(database, terms)
+        workforce = Workforce(Leases(database), renewal, [], ServedAgents())
+        await workforce.look()
+        session = await asyncpg.connect(url.replace("+asyncpg", ""))
+        execute(url, EXPIRE_TWO)
+        await session.execute("UPDATE workers SET expires_at = 9e18 WHERE name = 'one'")
+        await session.execute("BEGIN; SELECT 1 FROM workers WHERE name = 'one' FOR NO KEY UPDATE")  # no renewal is possible
+        await eventually(lambda: renewal.seconds_left < 0)
+        await workforce.look()
+        assert list_workers(url) == ["one", "two"]
+        session.terminate()
+        await renewal.stop()

@@ -115,8 +115,11 @@ class LeaseRenewal:
 
     @property
     def has_settled(self) -> bool:
-        """False for a while after the database was away: other workers have to renew their leases too, and are not dead."""
-        return time.monotonic() >= self._settled_at
+        """False while the database is away, and for a while after that.
+
+        The workers have to renew their leases then, and are not dead.
+        """
+        return self.seconds_left > self._terms.lease_s / 2 and time.monotonic() >= self._settled_at
 
     @property
     def seconds_left(self) -> float:
