@@ -56,6 +56,9 @@ class Serving:
         """Return the agents that it serves."""
         return self._agents
 
+    def list_unable(self) -> Sequence[str]:
+        return ()
+
     def is_busy(self, agent: str) -> bool:
         """Return False: no turn runs."""
         return False

@@ -63,6 +63,8 @@ class HostedAgents:
         self.endpoint = ServerEndpoint()
         self.has_own_server = False
         """True if the platform runs the server itself."""
+        self._has_begun = False
+        """True once the first agents are online or stay offline."""
         self._builder: AgentBuilder
         self._start_slots = asyncio.Semaphore(_MAX_CONCURRENT_STARTS)
         self._reported_problems: set[str] = set()
@@ -155,7 +157,11 @@ class HostedAgents:
     def report_absence(self, jid: str) -> None:
         """Log why an agent stays offline: as an error the first time."""
         error = self.absent[jid]
-        remedy = "and its start is retried" if isinstance(error, StoreError) else "until the platform is started again"
+        remedy = "until the platform is started again"
+        if isinstance(error, StoreError):
+            remedy = "and its start is retried"
+        elif self.remote_doors is not None:
+            remedy = "in this worker until that is started again; another one takes it if it can"
         key = f"{jid}: {error}"
         log.log(
             logging.INFO if key in self._reported_problems else logging.ERROR, "%s; the agent stays offline %s", key, remedy
@@ -184,6 +190,7 @@ class HostedAgents:
             are_online = [task.result() for task in done if not task.cancelled()]
             if are_online and not any(are_online) and self.absent:
                 raise self.first_error()
+        self._has_begun = True
 
     async def stop(self, grace_s: float) -> None:
         """Stop all agents, once their running turns have ended, or after `grace_s` seconds."""
@@ -222,7 +229,7 @@ class HostedAgents:
                             error.place = place
                         if isinstance(error, ConnectError) and not self.is_strict:
                             self.absent[jid] = error
-                            if not self._are_all_absent:
+                            if self._has_begun or not self._are_all_absent:  # else the platform ends with it
                                 self.report_absence(jid)
                             return False
                         if isinstance(error, CoReasonError):

@@ -105,6 +105,32 @@ def test_a_worker_looks_for_another_one_that_has_lost_the_server(
     assert must_look(own, [None, own, other]) is wanted, case
 
 
+@pytest.mark.parametrize(
+    ("case", "active", "owners", "groups", "unable", "wanted"),
+    [
+        ("it takes none that another one can serve", [1, 2], {}, ALONE, {1: {A}}, ([B, C], [])),
+        ("it takes what another one cannot serve", [1, 2], {}, ALONE, {2: {B}}, ([A, B], [])),
+        ("it gives back what another one can serve", [1, 2], {A: 1, B: 1, C: 2, D: 2}, ALONE, {1: {A}}, ([], [A])),
+        ("it keeps what nobody can serve", [1, 2], {A: 1, B: 1, C: 2, D: 2}, ALONE, {1: {A}, 2: {A}}, ([], [])),
+        ("it takes what nobody can serve", [1], {}, ALONE, {1: {A}}, ([A, B, C, D], [])),
+        ("it keeps what a worker that joins cannot serve", [1, 2], dict.fromkeys([A, B, C], 1), ALONE[:3], {2: {A}}, ([], [B])),
+        ("it keeps all that nobody else can serve", [1, 2], dict.fromkeys([A, B], 1), ALONE[:2], {2: {A, B}}, ([], [])),
+        ("a group goes as one", [1, 2], {A: 1, B: 1, C: 2, D: 2}, PAIRS, {1: {B}}, ([], [A, B])),
+        ("a third worker gets what the least busy one cannot", [1, 2, 3], {A: 1, B: 1, C: 1}, ALONE, {2: {A, B, C}}, ([], [A])),
+    ],
+)
+def test_a_worker_that_cannot_serve_an_agent_leaves_it_to_one_that_can(
+    case: str,
+    active: Sequence[int],
+    owners: Mapping[str, int],
+    groups: Sequence[tuple[str, ...]],
+    unable: Mapping[int, set[str]],
+    wanted: tuple[list[str], list[str]],
+) -> None:
+    claimed, released = choose_change(1, active, owners, groups, unable=unable)
+    assert (list(claimed), list(released)) == wanted, case
+
+
 class Service:
     """Workers that decide one after the other, in any order, on what is true at that moment."""
 
@@ -120,6 +146,7 @@ class Service:
         self.owners: dict[str, int] = {}
         self.workers = list(range(1, rng.randrange(2, 7)))
         self.away: set[int] = set()
+        self.unable: dict[int, set[str]] = {}
         self._on_the_way: list[str] = []
         self.releases = Counter[str]()
 
@@ -156,7 +183,7 @@ class Service:
         raise AssertionError("they do not come to an end")
 
     def _decide(self, worker: int) -> Change:
-        change = choose_change(worker, self.workers, self.owners, self.groups, self.away)
+        change = choose_change(worker, self.workers, self.owners, self.groups, self.away, self.unable)
         assert not set(change.claimed) & set(self.owners), "an agent that another worker has"
         self.owners |= dict.fromkeys(change.claimed, worker)
         for agent in change.released:
@@ -165,6 +192,15 @@ class Service:
             self.releases[agent] += 1
             self._on_the_way.append(agent)
         return change
+
+    def list_able(self, group: Sequence[str]) -> list[int]:
+        """Return the workers that can serve a group; all if none can."""
+        return [worker for worker in self.taking if self.unable.get(worker, set()).isdisjoint(group)] or self.taking
+
+    def limit(self) -> None:
+        """Let a worker notice that it cannot serve some agents."""
+        agents = self._rng.sample(self._agents, self._rng.randrange(len(self._agents) + 1))
+        self.unable.setdefault(self._rng.choice(self.workers), set()).update(agents)
 
 
 @pytest.mark.parametrize("seed", range(300))
@@ -183,6 +219,19 @@ def test_workers_come_to_even_shares_and_move_no_agent_back_and_forth(seed: int)
             assert len({service.owners[agent] for agent in group}) == 1, "a group that is divided"
         # With groups of several, an agent may move on to a third worker, but never back.
         assert max(service.releases.values(), default=0) <= (1 if largest == 1 else 2)
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_each_agent_comes_to_a_worker_that_can_serve_it_and_stays_there(seed: int) -> None:
+    service = Service(random.Random(seed))
+    service.settle()
+    for number in range(8):
+        service.change() if number % 2 else service.limit()
+        service.settle()
+        assert set(service.owners) == {agent for group in service.groups for agent in group}, "an agent without a worker"
+        for group in service.groups:
+            [owner] = {service.owners[agent] for agent in group}
+            assert owner in service.list_able(group)
 
 
 @pytest.mark.parametrize("workers", range(1, 7))

@@ -292,6 +292,21 @@ async def test_a_worker_without_the_code_of_an_agent_names_the_mistake_in_its_lo
         await eventually(lambda: worker.error_log.exists() and problem in worker.error_log.read_text())
 
 
+async def test_agents_that_one_worker_cannot_serve_go_to_one_that_can(
+    prosody: XmppServer, postgres: Postgres, tmp_path: Path
+) -> None:
+    async with run_workers(prosody, postgres, tmp_path, agents=3) as workers, new_asker(prosody) as alice:
+        agents = workers.settings["agents"]
+        broken = [agents[0] | {"password": "wrong"}, agents[1] | {"agent": "nowhere:Agent"}, agents[2]]
+        first = await workers.start(workers.configure("broken", agents=broken))
+        await alice.ask(workers.agents[2])
+        await workers.wait_for(3)
+        second = await workers.start()
+        await workers.wait_for(1, 2)
+        assert [workers.find_process(agent) for agent in workers.agents] == [second.pid, second.pid, first.pid]
+        assert await alice.ask_all(workers.agents[:2]) == ({1}, {second.pid})
+
+
 class Unstoppable(CyclicBehaviour):  # type: ignore[misc]  # SPADE comes without types
     """A behaviour that fails when it is ended."""
 

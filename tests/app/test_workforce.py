@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+
+import pytest
 
 from spade_coreason.app.workers.workforce import Workforce, replace_predecessor
 from spade_coreason.exceptions import StoreError
@@ -325,4 +328,47 @@ async def test_a_worker_replaces_none_before_it_has_renewed_its_own_lease_after_
         await workforce.look()
         assert list_workers(url) == ["one", "two"]
         session.terminate()
+        await renewal.stop()
+
+
+async def test_a_worker_gives_another_one_the_agents_that_it_can_serve_and_tells_which_it_cannot(postgres: Postgres) -> None:
+    url, serving = postgres.url(), ServedAgents()
+    async with open_worker(url, "one", 60) as (database, terms), open_worker(url, "two", 60) as (other, _):
+        renewal = renew(database, terms)
+        workforce = Workforce(Leases(database), renewal, [(AGENT,), (OTHER_AGENT,)], serving)
+        await Leases(other).add_agents(["not.configured@here"])
+        await Leases(other).set_leaving(True)
+        await workforce.join()
+        execute(url, f"""UPDATE workers SET is_leaving = false, snapshot = '{{"unable": ["{AGENT}"]}}' WHERE name = 'two'""")
+        await workforce.look()
+        await eventually(lambda: serving.list_agents() == [AGENT])
+        serving.unable = [AGENT]
+        await workforce.look()
+        workforce.tell({})
+        assert json.loads(renewal.snapshot) == {"unable": sorted([AGENT, "not.configured@here"]), "lease_s": 60}
+        assert serving.list_agents() == [AGENT]
+        execute(url, "UPDATE workers SET snapshot = NULL WHERE name = 'two'")
+        await eventually(lambda: not workforce._leaving_agents)
+        await workforce.look()
+        await eventually(lambda: serving.list_agents() == [OTHER_AGENT])
+        await workforce.leave()
+        reasons = {row["agent"]: row["reason"] for row in execute(url, "SELECT agent, reason FROM leases")}
+        assert reasons[AGENT] == "its worker cannot serve it"
+        await workforce.end()
+
+
+async def test_a_worker_warns_once_of_another_one_whose_lease_is_shorter(
+    postgres: Postgres, caplog: pytest.LogCaptureFixture
+) -> None:
+    url = postgres.url()
+    async with open_worker(url, "one", 60) as (database, terms), open_worker(url, "two", 50):
+        renewal = renew(database, terms)
+        workforce = Workforce(Leases(database), renewal, [], ServedAgents())
+        await workforce.look()
+        assert caplog.messages == []
+        execute(url, """UPDATE workers SET snapshot = '{"lease_s": 50.0}' WHERE name = 'two'""")
+        for _ in range(2):
+            await workforce.look()
+        [warning] = caplog.messages
+        assert warning == "workers.lease_s is 60 here and 50 in worker two; write the same value for all workers"
         await renewal.stop()

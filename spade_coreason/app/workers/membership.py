@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import select
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import AsyncExitStack
 
 from ...config import Settings
@@ -56,6 +56,7 @@ class Membership:
         self._database = database = builder.database
         jids = [bare_jid(agent.jid) for agent in settings.agents]
         self.colleagues = Colleagues(leases, CallTable(database), self._find_target, self._find_door)
+        self._unable: set[str] = set()
         self._shared_directory: SharedDirectory | None = None
         if len(jids) > 1:
             self._shared_directory = SharedDirectory(leases, builder.directory, builder.key_ring.callers_of, jids)
@@ -158,6 +159,11 @@ class Membership:
         """Return True while a turn of an agent runs or waits."""
         host = self._hosted.hosts.get(agent)
         return host is not None and host.count_turns() > 0
+
+    def list_unable(self) -> Collection[str]:
+        """Return the agents that cannot be made here, or whose accounts were refused here."""
+        self._unable.update(jid for jid, error in self._hosted.absent.items() if not isinstance(error, StoreError))
+        return self._unable
 
     async def note(self, table: LeaseTable) -> None:
         """Take the leases as they are now."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set as AbstractSet
+from types import MappingProxyType
 from typing import NamedTuple
 
 from ...storage import Reach
 
 NOBODY = 0
 """The owner of an agent that is on its way from one worker to another."""
+_NONE = frozenset[str]()
+_NOBODY_IS_UNABLE: Mapping[int, AbstractSet[str]] = MappingProxyType({})
 
 
 class Change(NamedTuple):
@@ -50,6 +53,7 @@ def choose_change(
     owners: Mapping[str, int | None],
     groups: Sequence[tuple[str, ...]],
     away: Collection[int] = (),
+    unable: Mapping[int, AbstractSet[str]] = _NOBODY_IS_UNABLE,
 ) -> Change:
     """Return what worker `me` takes or gives back.
 
@@ -58,7 +62,9 @@ def choose_change(
     shares more even. So shares of single agents differ by one at most. What another worker is about to free counts for the one
     that will take it. A group stays together: if a worker has one agent of it, no other takes the rest.
 
-    Those of `away` do not reach the XMPP server. They give everything back, as long as there is another one.
+    Those of `away` do not reach the XMPP server. They give everything back, as long as there is another one. `unable` are the
+    agents that a worker cannot serve. It gives their groups back and takes none of them, as long as another one can serve the
+    whole group.
     """
     if me not in active:
         return Change()
@@ -70,12 +76,25 @@ def choose_change(
     """The groups of each worker by their sizes."""
     counts = dict.fromkeys(active, 0)
     claimed: list[str] = []
+    released: list[str] = []
     free, coming = [], []
+    is_limited = any(unable.get(worker) for worker in active)
+
+    def list_able(group: tuple[str, ...]) -> Sequence[int]:
+        """Return the workers that can serve a group; all of them if none can."""
+        if not is_limited:
+            return active
+        return [worker for worker in active if unable.get(worker, _NONE).isdisjoint(group)] or active
+
     for group in groups:
         holders = {owner for agent in group if (owner := owners.get(agent)) is not None}
         if not holders:
             free.append(group)
-        elif (holder := min(holders)) in held:
+        elif (holder := min(holders)) in held and holder not in list_able(group):
+            coming.append(group)
+            if holder == me:
+                released += [agent for agent in group if owners.get(agent) == me]
+        elif holder in held:
             held[holder].setdefault(len(group), []).append(group)
             counts[holder] += len(group)
             if holder == me:
@@ -88,27 +107,32 @@ def choose_change(
 
     unserved = [*((group, True) for group in free), *((group, False) for group in coming)]
     for group, is_free in sorted(unserved, key=lambda each: -len(each[0])):
-        least = min(active, key=rank)
+        least = min(list_able(group), key=rank)
         counts[least] += len(group)
         if least == me and is_free:
             claimed += group
-    released: list[str] = []
-    while (move := _find_move(held, counts, min(active, key=rank))) is not None:
-        giver, taker, size = move
-        group = held[giver][size].pop(0)
-        counts[giver] -= size
-        counts[taker] += size
+    while (move := _find_move(held, counts, sorted(active, key=rank), list_able)) is not None:
+        giver, taker, group = move
+        held[giver][len(group)].remove(group)
+        counts[giver] -= len(group)
+        counts[taker] += len(group)
         if giver == me:
             released += group
     return Change(claimed, released)
 
 
 def _find_move(
-    held: Mapping[int, Mapping[int, Sequence[object]]], counts: Mapping[int, int], taker: int
-) -> tuple[int, int, int] | None:
-    """Return the worker that gives a group to `taker` next, with both and the size of the group. None if all is even enough."""
-    for giver in sorted(held, key=lambda worker: (-counts[worker], worker)):
-        difference = counts[giver] - counts[taker]
-        if sizes := [size for size, own in held[giver].items() if own and size < difference]:
-            return giver, taker, max(sizes, key=lambda size: size * (difference - size))
+    held: Mapping[int, Mapping[int, Sequence[tuple[str, ...]]]],
+    counts: Mapping[int, int],
+    takers: Sequence[int],
+    list_able: Callable[[tuple[str, ...]], Collection[int]],
+) -> tuple[int, int, tuple[str, ...]] | None:
+    """Return the next group that moves, behind its worker and the one of `takers` that gets it. None if all is even enough."""
+    for taker in takers:
+        for giver in sorted(held, key=lambda worker: (-counts[worker], worker)):
+            difference = counts[giver] - counts[taker]
+            sizes = [size for size, own in held[giver].items() if own and size < difference]
+            for size in sorted(sizes, key=lambda size: size * (difference - size), reverse=True):
+                if (group := next((group for group in held[giver][size] if taker in list_able(group)), None)) is not None:
+                    return giver, taker, group
     return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -33,6 +33,11 @@ _FILE = "worker"
 _STOPPED = "its worker was stopped"
 _ROOM = "another worker has room"
 _AWAY = "its worker did not reach the XMPP server"
+_CANNOT = "its worker cannot serve it"
+_UNABLE = "unable"
+"""The key in the snapshot of a worker of the agents that it cannot serve, or does not have in its configuration."""
+_LEASE_S = "lease_s"
+"""The key there of its `workers.lease_s`."""
 
 
 async def replace_predecessor(
@@ -62,6 +67,10 @@ class Serving(Protocol):
         """Return True while a turn of an agent runs or waits."""
         ...
 
+    def list_unable(self) -> Collection[str]:
+        """Return the agents that it cannot serve until it is started again, although another worker may be able to."""
+        ...
+
     async def note(self, table: LeaseTable) -> None:
         """Take the leases as they are now."""
         ...
@@ -86,6 +95,7 @@ class Workforce:
         self.leases = leases
         self._renewal = renewal
         self._groups = groups
+        self._configured = frozenset(agent for group in groups for agent in group)
         self._serving = serving
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -98,6 +108,9 @@ class Workforce:
         """The agents that this worker has taken over since its start, from one that ended or did not reach the server."""
         self._doubtful: set[int] | None = None
         """The workers whose leases had ended at the first look: after an outage of the database they renew them late."""
+        self._unable: frozenset[str] = frozenset()
+        self._different: set[str] = set()
+        """The workers with another `workers.lease_s` of which the log knows."""
         self._is_leaving = False
         self._hands_over = False
         self._has_share = asyncio.Event()
@@ -163,7 +176,8 @@ class Workforce:
 
     def tell(self, snapshot: Mapping[str, object]) -> None:
         """Let the other workers know something of this one, from its next renewal on."""
-        self._renewal.snapshot = json.dumps(snapshot)
+        own = {_UNABLE: sorted(self._unable), _LEASE_S: self._renewal.lease_s}
+        self._renewal.snapshot = json.dumps({**snapshot, **own})
 
     def wake(self) -> None:
         """Look at the leases soon."""
@@ -187,6 +201,8 @@ class Workforce:
             await self.leases.set_leaving(False)
             table = await self.leases.read()
         self._wake_at_expiry(table)
+        self._warn_of_different_leases(table)
+        self._unable = frozenset({*self._serving.list_unable(), *(table.leases.keys() - self._configured)})
         change = self._choose(table)
         # Those of an earlier look too, whose outcome was not known, or that could not be begun.
         own = [agent for agent, lease in table.leases.items() if lease.worker == me]
@@ -202,7 +218,10 @@ class Workforce:
                 log.error(
                     "the XMPP server cannot be reached from here, but another worker reaches it; it takes over the agents"
                 )
-            self._begin_release(change.released, _AWAY if is_away else _ROOM, reaches_server=not is_away)
+            cannot = [] if is_away else [agent for agent in change.released if agent in self._unable]
+            others = [agent for agent in change.released if agent not in cannot]
+            self._begin_release(others, _AWAY if is_away else _ROOM, reaches_server=not is_away)
+            self._begin_release(cannot, _CANNOT)
         if taken := [agent for agent in own if agent not in known and agent not in self._leaving_agents]:
             await self._serving.take(taken)
             self.takeovers += len(self._due_takeovers.intersection(taken))
@@ -213,9 +232,9 @@ class Workforce:
 
     def _find_dead(self, table: LeaseTable) -> set[int]:
         """Return the workers that are dead. Those whose leases had ended before this one came get half a lease more."""
-        expired = {worker.id for worker in table.workers if worker.is_expired}
+        expired = {worker.id for worker in table.workers if worker.is_expired and worker.id != self.leases.worker}
         if self._doubtful is None:
-            asyncio.get_running_loop().call_later(self._renewal.interval_s * 2, self._end_doubt)
+            asyncio.get_running_loop().call_later(self._renewal.lease_s / 2, self._end_doubt)
             self._doubtful = expired
         self._doubtful &= expired
         return expired - self._doubtful
@@ -223,6 +242,15 @@ class Workforce:
     def _end_doubt(self) -> None:
         self._doubtful = set()
         self.wake()
+
+    def _warn_of_different_leases(self, table: LeaseTable) -> None:
+        """Warn once of each worker with another `workers.lease_s`. Its lease holds as long as it says, so nothing breaks."""
+        own = self._renewal.lease_s
+        for worker in table.active:
+            if (lease_s := worker.snapshot.get(_LEASE_S, own)) != own and worker.name not in self._different:
+                self._different.add(worker.name)
+                text = "workers.lease_s is %g here and %g in worker %s; write the same value for all workers"
+                log.warning(text, own, lease_s, worker.name)
 
     def _wake_at_expiry(self, table: LeaseTable) -> None:
         """Look again when the lease of another worker ends, if that is before the next renewal."""
@@ -248,8 +276,10 @@ class Workforce:
         owners = {agent: lease.worker for agent, lease in table.leases.items() if lease.worker is not None}
         owners |= dict.fromkeys(self._leaving_agents, NOBODY)
         away = [worker.id for worker in table.active if worker.is_away]
+        told = {worker.id: worker.snapshot.get(_UNABLE, ()) for worker in table.active} | {self.leases.worker: self._unable}
+        unable = {worker: self._configured.intersection(agents) for worker, agents in told.items()}
         me = self.leases.worker if worker is None else worker
-        return choose_change(me, [worker.id for worker in table.active], owners, self._groups, away)
+        return choose_change(me, [worker.id for worker in table.active], owners, self._groups, away, unable)
 
     def _begin_release(self, agents: Sequence[str], reason: str, *, reaches_server: bool = True) -> None:
         # The lease of one that is on its way must not end before its turns.

@@ -104,6 +104,11 @@ class LeaseRenewal:
                 self._loop.call_soon_threadsafe(self._wake.set)
 
     @property
+    def lease_s(self) -> float:
+        """The seconds for which each renewal holds."""
+        return self._terms.lease_s
+
+    @property
     def interval_s(self) -> float:
         """The seconds from one renewal to the next."""
         return self._terms.lease_s / _RENEWALS
