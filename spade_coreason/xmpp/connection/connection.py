@@ -174,7 +174,7 @@ class Connection:
     @property
     def answered_at(self) -> float | None:
         """The time (`time.monotonic`) of the last answer by the server to what this side sent; None without a session."""
-        return self._answered_at if self.state == "online" else None
+        return self._answered_at if self.state == "online" and self.client.is_connected() else None
 
     def request_answer(self) -> None:
         """Ask the server for a sign of life: an acknowledgement (XEP-0198), or the answer to a ping (XEP-0199)."""
@@ -434,8 +434,8 @@ class Connection:
             self.client.abort()
 
     def _on_session_started(self, _event: Any) -> None:
-        if not self.client.bound:
-            return  # these are the features before the login
+        if not self.client.bound or not self.client.is_connected():
+            return  # these are the features before the login, or the connection is lost already
         self.session_count += 1
         self._go_online(is_new=True)
 

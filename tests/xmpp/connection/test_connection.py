@@ -509,6 +509,22 @@ async def test_messages_of_a_server_that_does_not_hear_the_agent_are_no_answer(r
         await eventually(lambda: (connection.answered_at or 0.0) > received_at)
 
 
+async def test_a_session_that_begins_when_its_connection_is_lost_already_is_none(prosody: XmppServer, tmp_path: Path) -> None:
+    """Stanzas are handled in portions, so the answer to the login may be handled after the end of the connection."""
+    async with Tunnel(prosody) as tunnel, run_agent(Echo(), prosody, tmp_path, port=tunnel.port) as echo:
+        connection = echo.host.connection
+        assert connection.answered_at is not None
+        tunnel.is_open = False
+        tunnel.cut()
+        await eventually(lambda: not echo.host.is_alive())
+        connection.client.bound = True  # as by the answer to the login
+        connection.client.event("stream_negotiated")
+        assert connection.answered_at is None
+        assert connection.state != "online"
+        tunnel.is_open = True
+        await eventually(echo.host.is_alive)
+
+
 @pytest.mark.parametrize("direction", ["to the server", "to the agent"])
 async def test_a_silent_connection_is_closed_and_made_again(
     real_server: XmppServer, tmp_path: Path, direction: Any, caplog: pytest.LogCaptureFixture
