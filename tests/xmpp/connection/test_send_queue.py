@@ -77,4 +77,5 @@ async def test_a_requested_acknowledgement_leaves_in_the_write_of_the_answer(rea
         assert (await alice.answer())["body"] == "hi"
         [answer] = [text for text in written if "<body>" in text]
         assert answer.startswith("<a xmlns='urn:xmpp:sm:3'"), written
-        assert [text for text in written if text.startswith("<a ")] == [answer]
+        acknowledgement = answer[: answer.index("/>")]  # the server may still have asked for one of before
+        assert [text for text in written if text.startswith(acknowledgement)] == [answer]
