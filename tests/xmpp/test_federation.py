@@ -332,8 +332,9 @@ async def test_asks_end_as_they_would_have_when_the_connection_of_the_servers_is
             for cut in range(10 if resends else 4):
                 batch = [ask_for(f"question {cut}/{number}") for number in range(20)]
                 goal = len(pair.answerer.requests) + rng.randrange(1, len(batch))
-                # An answer that is lost on its way between the servers ends as a timeout.
-                asking = [asyncio.create_task(pair.ask(request, timeout=5)) for request in batch]
+                # An answer that is lost on its way between servers that do not resend ends as a timeout.
+                timeout_s = TIMEOUT_S if resends else 5
+                asking = [asyncio.create_task(pair.ask(request, timeout=timeout_s)) for request in batch]
                 await eventually(partial(has_run, pair.answerer, goal))
                 rng.choice([to_west, to_east]).cut()
                 found += await asyncio.gather(*asking)
