@@ -174,7 +174,8 @@ async def test_a_server_that_sends_invalid_xml_gets_a_stream_error_and_is_left_a
     received: list[str] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read(1000)
+        if not await reader.read(1000):
+            return  # on a slow machine a second connection is begun, and the slower one is dropped
         writer.write(f"{STREAM}<message></presence>".encode())
         with suppress(ConnectionError):
             received.append((await reader.read()).decode())
