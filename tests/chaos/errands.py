@@ -57,7 +57,7 @@ async def do_errand(request: AgentRequest, session: Session, response: Response,
 
 @dataclass
 class Errands:
-    """What people gave, and what came of it."""
+    """The errands that people gave, and the messages about them."""
 
     given: set[str] = field(default_factory=set)
     """Those that the server did not return."""
@@ -84,7 +84,7 @@ class Errands:
 
     @property
     def open(self) -> set[str]:
-        """Those that have not ended."""
+        """The errands that have not ended."""
         return self.given - self.ends.keys()
 
     def count(self, kind: str) -> int:
