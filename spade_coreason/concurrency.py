@@ -1,4 +1,4 @@
-"""Tools for asyncio: a loop that goes on, timers, deadlines, threads, a rate limiter, a token bucket, a semaphore, a lock."""
+"""Tools for asyncio: a loop that goes on, timers, deadlines, threads, a rate limiter, a semaphore, a lock."""
 
 from __future__ import annotations
 
@@ -396,35 +396,6 @@ class RateLimiter:
             return False
         since, count = self._counts[key]
         return count >= self._per_minute and asyncio.get_running_loop().time() < since + RATE_INTERVAL_S
-
-
-class TokenBucket:
-    """A limit of `per_s` units a second, with `capacity` units at once."""
-
-    def __init__(self, capacity: float, per_s: float) -> None:
-        self._capacity = self._tokens = capacity
-        self._per_s = per_s
-        self._at = time.monotonic()
-
-    def take(self, count: float) -> bool:
-        """Take `count` units. Return False if there are not as many."""
-        self._refill()
-        if self._tokens < count:
-            return False
-        self._tokens -= count
-        return True
-
-    def take_most(self, count: int) -> int:
-        """Take up to `count` units, and return how many."""
-        self._refill()
-        taken = min(count, int(self._tokens))
-        self._tokens -= taken
-        return taken
-
-    def _refill(self) -> None:
-        now = time.monotonic()
-        self._tokens = min(self._capacity, self._tokens + (now - self._at) * self._per_s)
-        self._at = now
 
 
 class Semaphore:

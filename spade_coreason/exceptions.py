@@ -13,7 +13,6 @@ CoReasonError
 │   ├── DatabaseEmptyError       the database is empty: nothing was ever stored in it.
 │   ├── MemoryFileError          an interaction memory file is damaged; it is left unchanged.
 │   └── MemoryFullError          the interaction memory of a conversation has reached its limit.
-├── AgentProcessError            the process of an agent with `isolation: process` ended during a turn.
 ├── ForbiddenError               the caller may not do this.
 ├── StepUncertainError           a durable step was cut off, and must not run again by itself.
 ├── StepMismatchError            a durable step has other arguments than in an earlier run of the turn.
@@ -200,15 +199,6 @@ class MemoryFullError(StoreError):
         )
         self.conversation_id = conversation_id
         self.limit = limit
-
-
-class AgentProcessError(CoReasonError):
-    """The process of the agent `jid`, which runs in one of its own, ended during a turn. `problem` says how."""
-
-    def __init__(self, jid: str, problem: str) -> None:
-        super().__init__(f"{jid}: its process {problem}")
-        self.jid = jid
-        self.problem = problem
 
 
 class StepUncertainError(CoReasonError):

@@ -98,9 +98,6 @@ from .runtime import (
     Files,
     InboundGateway,
     InterceptorSource,
-    IsolatedAgent,
-    Isolation,
-    IsolationTimings,
     OnConversationEnd,
     OpenRequests,
     OutboundMessage,
@@ -121,9 +118,7 @@ from .runtime import (
     build_agent,
     collect_answer,
     fetch,
-    load_isolated_agent,
     make_interceptor,
-    spec_of,
     to_request,
 )
 from .storage import AgentRepository, Database, StoredAgent, from_micros, open_database
@@ -545,8 +540,6 @@ __all__ = [
     "FakeReply",
     "FakeToolCall",
     "FetchedFile",
-    "Isolation",
-    "IsolationTimings",
     "Keep",
     "ModelRequest",
     "OnConversationEnd",
@@ -608,8 +601,6 @@ class AgentTester:
             By default files are stored in `uploaded`.
         interceptors: The interceptors of all agents: instances, or classes and functions that are called once for each
             agent.
-        isolation: Run the code of `agent` in a process of its own, as `isolation: process` of a configuration does. `agent`
-            is then a class or a function of a module. By default it runs in this process.
     """
 
     def __init__(
@@ -634,14 +625,10 @@ class AgentTester:
         client_features: Set[ClientFeature] = frozenset(),
         upload: UploadFile | None = None,
         interceptors: Sequence[InterceptorSource] = (),
-        isolation: Isolation | None = None,
     ) -> None:
         self.jid = jid
-        self._isolation = isolation
         self._manifest = manifest if isinstance(manifest, AgentDefinition) else None
         self._manifest_file = None if manifest is None or isinstance(manifest, AgentDefinition) else Path(manifest)
-        if isolation is not None and self._manifest is not None:
-            raise ConfigError("manifest", "must be a file for an agent in a process of its own; write it to one")
         self._database_url = database
         self._embedder, self._summariser, self._count_tokens = embedder, summariser, count
         peer_specs = {self._complete_jid(peer): spec for peer, spec in (peers or {}).items()}
@@ -1108,19 +1095,8 @@ class AgentTester:
         return send_to_people
 
     def _build_agent(self, jid: str, agent_spec: Any, parts: AgentParts) -> Agent:
-        options = self._options.get(jid, {})
-        if self._isolation is None or jid != self.jid:
-            manifests = (self._manifest_file, self._manifest) if jid == self.jid else ()
-            return build_agent(agent_spec, injectables=parts.as_injectables(*manifests), options=options)
-        return load_isolated_agent(
-            spec_of(agent_spec),
-            place="",
-            project=Path.cwd(),
-            parts=parts,
-            isolation=self._isolation,
-            options=options,
-            manifest=self._manifest_file,
-        )
+        manifests = (self._manifest_file, self._manifest) if jid == self.jid else ()
+        return build_agent(agent_spec, injectables=parts.as_injectables(*manifests), options=self._options.get(jid, {}))
 
     def _complete_jid(self, name: str) -> str:
         return name if "@" in name else f"{name}@{self.jid.rpartition('@')[2]}"
@@ -1129,8 +1105,6 @@ class AgentTester:
         """Return the model of each agent by its JID; of none if there is no model."""
         if model is None:
             return {}
-        if self._isolation is not None:
-            raise ConfigError("model", "a model stand-in works in this process only; test the agent without isolation")
         if isinstance(model, FakeModel):
             models = dict.fromkeys(self._agent_specs, model)
         else:
@@ -1169,9 +1143,6 @@ class AgentTester:
                 stack.push_async_callback(memory.aclose)
             if self._database is not None:
                 stack.push_async_callback(self._database.close)
-            for agent in self.built_agents.values():
-                if isinstance(agent, IsolatedAgent):
-                    stack.push_async_callback(agent.aclose)
             for jid, runner in runners.items():
                 stack.push_async_callback(runner.close)
                 stack.callback(self._network.detach, jid)

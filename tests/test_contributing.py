@@ -15,7 +15,7 @@ GLOSSARY = (ROOT / "docs" / "reference" / "glossary.md").read_text(encoding="utf
 
 @pytest.mark.parametrize(
     "document",
-    ["CONTRIBUTING.md", "docs/explanation/architecture.md", "docs/explanation/storage.md", "docs/how-to/isolation.md"],
+    ["CONTRIBUTING.md", "docs/explanation/architecture.md", "docs/explanation/storage.md"],
 )
 def test_every_place_that_is_named_exists(document: str) -> None:
     text = (ROOT / document).read_text(encoding="utf-8")

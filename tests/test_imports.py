@@ -205,8 +205,6 @@ def test_a_library_is_known_in_one_package(libraries: set[str], packages: set[st
             "spade_coreason.operations.platform, spade_coreason.operations.client",
             {"spade", "slixmpp", "sqlalchemy", "jsonschema", "aiohttp"},
         ),  # `status`
-        # an agent in a process of its own
-        ("spade_coreason.runtime.isolation.child", {"spade", "slixmpp", "sqlalchemy", "jsonschema", "aiohttp", "openai"}),
     ],
 )
 def test_modules_that_are_not_needed_are_not_imported(module: str, unneeded: set[str]) -> None:

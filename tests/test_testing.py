@@ -34,7 +34,7 @@ from spade_coreason.domain.messages import TextEmitted
 from spade_coreason.exceptions import PeerFailedError, PeerRefusedError, PeerTimeoutError, PeerUnavailableError, UploadError
 from spade_coreason.runtime import UnknownClientFeatures
 from spade_coreason.runtime.channels import encode_reply
-from spade_coreason.testing import Isolation, LocalChannel, LocalNetwork, Policy
+from spade_coreason.testing import LocalChannel, LocalNetwork, Policy
 from tests.support.clock import Clock, LoopClock
 from tests.support.errors import ExpectedErrors
 from tests.support.foreign_stanzas import person_request, program_request
@@ -527,11 +527,10 @@ class Named:
         await response.markdown(f"{self.manifest.metadata.name} {config.temperature if config else '-'}")
 
 
-@pytest.mark.parametrize("isolation", [None, Isolation()], ids=["in this process", "in its own process"])
-async def test_an_agent_is_tested_with_its_manifest_file(isolation: Isolation | None) -> None:
+async def test_an_agent_is_tested_with_its_manifest_file() -> None:
     file = Path(__file__).parents[1] / "examples" / "mcp_agent" / "manifest.yaml"
     name = yaml.safe_load(file.read_text())["metadata"]["name"]
-    async with AgentTester(Named, manifest=file, isolation=isolation) as t:
+    async with AgentTester(Named, manifest=file) as t:
         assert (await t.ask("Who are you?")).text.startswith(f"{name} ")
 
 
@@ -539,8 +538,6 @@ async def test_an_agent_is_tested_with_a_manifest() -> None:
     async with AgentTester(Named, manifest=AgentDefinition.simple("clerk"), peers={"other": Named}) as t:
         assert (await t.ask("Who are you?")).text == "clerk -"
         assert (await t.ask("Who are you?", to="other@localhost")).text == "Named -"
-    with pytest.raises(ConfigError, match="must be a file for an agent in a process of its own"):
-        AgentTester(Named, manifest=AgentDefinition.simple("clerk"), isolation=Isolation())
 
 
 def test_a_request_without_a_session_says_what_to_pass() -> None:
@@ -711,9 +708,8 @@ async def test_replies_to_say_and_to_send_are_the_same(features: Any) -> None:
     assert any(message[7] for message in mine) is bool(features)
 
 
-@pytest.mark.parametrize("isolation", [None, Isolation()], ids=["in this process", "in its own process"])
-async def test_say_and_send_share_a_conversation_and_its_order(isolation: Isolation | None) -> None:
-    async with AgentTester(CountingAgent, isolation=isolation) as t:
+async def test_say_and_send_share_a_conversation_and_its_order() -> None:
+    async with AgentTester(CountingAgent) as t:
         assert await t.say("a") == ["1 1"]
         t.send("b")
         saying = asyncio.create_task(t.say("c"))

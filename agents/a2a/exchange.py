@@ -16,7 +16,7 @@ from spade_coreason import AgentRequest, Files, Response, Session
 from spade_coreason.contracts import CloudEvent
 from spade_coreason.domain.questions import MAX_QUESTION_CHARACTERS
 from spade_coreason.domain.texts.translation import N_, translate
-from spade_coreason.exceptions import ConfigError, QuestionExpiredError
+from spade_coreason.exceptions import QuestionExpiredError
 
 from .connection import Connection, describe_error
 from .errors import RemoteAgentError, TaskLostError, UnusableAnswerError
@@ -293,7 +293,7 @@ class Exchange:
         except QuestionExpiredError as error:
             problem = translate("The remote agent {agent} asked, and no one answered in time: {question}", **values)
             raise RemoteAgentError(problem) from error
-        except (ValueError, ConfigError) as error:  # also in a process of its own, which cannot wait
+        except ValueError as error:  # such as for a request that no person is behind
             problem = translate("The remote agent {agent} asks, and no one can be asked here: {question}", **values)
             raise RemoteAgentError(problem) from error
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from ..config import AgentSettings, Settings
-from ..contracts import Agent, Interceptor
+from ..contracts import Interceptor
 from ..domain.environment.https_trust import HttpsTrust
 from ..domain.jid import bare_jid, jid_domain
 from ..doors import KeyRing, WebhookRing
@@ -26,15 +26,12 @@ from ..runtime import (
     FanOutLimit,
     Files,
     InterceptorSource,
-    IsolatedAgent,
-    Isolation,
     OnConversationEnd,
     PlatformDirectory,
     UploadFile,
     UploadWarnings,
     load_agent,
     load_interceptors,
-    load_isolated_agent,
     make_interceptor,
 )
 from ..storage import AgentRepository, Database
@@ -87,7 +84,6 @@ class AgentBuilder:
         self.embedder = build_embedder(settings)
         self._tracing = build_tracing(settings)
         self._memories: dict[str, AgentInteractionMemory] = {}
-        self._isolated_agents: dict[str, IsolatedAgent] = {}
         self._upload_warnings: defaultdict[str, UploadWarnings] = defaultdict(UploadWarnings)
         ca_file = settings.server.tls.ca_file
         self._https_trust = HttpsTrust(ca_file) if ca_file is not None else None
@@ -131,8 +127,6 @@ class AgentBuilder:
         self._channels_of_agents.pop(jid, None)
         self.key_ring.on_lost.pop(jid, None)
         self.webhook_ring.on_lost.pop(jid, None)
-        if (isolated := self._isolated_agents.pop(jid, None)) is not None:
-            await isolated.aclose()
         if (memory := self._memories.pop(jid, None)) is not None:  # what it knows is stale when the agent comes back
             await memory.aclose()
 
@@ -148,10 +142,6 @@ class AgentBuilder:
             await import_memory_files(memory, self.settings.storage.memory_dir, self.database.alone)
         else:
             await asyncio.to_thread(self.get_memory, jid)  # it reads the whole file
-
-    async def close_isolated_agents(self) -> None:
-        """End the processes of isolated agents."""
-        await asyncio.gather(*(agent.aclose() for agent in self._isolated_agents.values()))
 
     async def close(self) -> None:
         """Close what the agents share, and their interaction memories."""
@@ -185,7 +175,13 @@ class AgentBuilder:
             embedder=self.embedder,
             get_platform=lambda: self.host,
         )
-        agent = self._load_agent(place, settings, parts)
+        agent = load_agent(
+            settings.agent,
+            place=place,
+            project=project,
+            injectables=parts.as_injectables(settings.manifest),
+            options=settings.options,
+        )
         memory = self.settings.memory_of(settings)
         runtime = parts.build_runtime(
             agent,
@@ -215,23 +211,6 @@ class AgentBuilder:
         access_requests.access.callers = self.webhook_ring.callers_of(jid, key_ring.callers_of(jid))
         access_requests.decided.subscribe(lambda person, is_admitted: None if is_admitted else key_ring.withdraw(jid, person))
         key_ring.on_lost[jid] = self.webhook_ring.on_lost[jid] = access_requests.access_lost.emit
-
-    def _load_agent(self, place: str, settings: AgentSettings, parts: AgentParts) -> Agent:
-        spec, project, options = settings.agent, self.settings.project, settings.options
-        if settings.isolation == "none":
-            injectables = parts.as_injectables(settings.manifest)
-            return load_agent(spec, place=place, project=project, injectables=injectables, options=options)
-        isolated = load_isolated_agent(
-            spec,
-            place=place,
-            project=project,
-            parts=parts,
-            isolation=Isolation(settings.memory_mb),
-            options=options,
-            manifest=settings.manifest,
-        )
-        self._isolated_agents[parts.jid] = isolated
-        return isolated
 
     def _build_interceptors(self, place: str, settings: AgentSettings) -> list[Interceptor]:
         """Build the interceptors of an agent: those of the configuration for all agents, the given ones, and its own."""

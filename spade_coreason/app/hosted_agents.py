@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 _MAX_CONCURRENT_STARTS = 8
 _SLOW_BUILD_S = 10.0
-_SLOW_BUILD = "%s: its constructor has not returned for %g s, and all agents wait for it; `isolation: process` limits that"
+_SLOW_BUILD = "%s: its constructor has not returned for %g s, and all agents wait for it; move slow work to startup()"
 
 
 class HostedAgents:

@@ -231,7 +231,7 @@ class Platform:
         settings = self.settings
         agents = [(settings.place(f"agents[{number}]"), agent) for number, agent in enumerate(settings.agents)]
         # Find the agents first: a mistake in their names is reported before a server starts.
-        self._hosted.find([(place, agent) for place, agent in agents if agent.isolation == "none"])
+        self._hosted.find(agents)
         terms = make_worker_terms(settings)
         if self._supervision is None:
             self.run_dir = lock_data(settings, self._stack, is_shared=terms is not None)
@@ -287,7 +287,6 @@ class Platform:
         if terms is None:
             await import_memories(settings, self.database, without=self.jids)
         await self._open_server()
-        self._stack.push_async_callback(self._builder.close_isolated_agents)
         self._hosted.use(self._builder, self.endpoint, has_own_server=self.server is not None)
         if terms is not None and leases is not None:
             blocked_s = _BLOCKED_FACTOR * self._blocked_s

@@ -129,19 +129,18 @@ class Handover:
 
 
 def build_all_agents(settings: Settings, *, is_strict: bool) -> None:
-    """Import and build all agents of the platform's own process, as `check` does. Raise ConfigError if one cannot be built.
+    """Import and build all agents, as `check` does. Raise ConfigError if one cannot be built.
 
     Raise StoreError for stored data that cannot be read if `is_strict`. Otherwise only its agent stays offline.
     """
     from .dry_run import build_unstarted_agent
 
-    for number, agent in enumerate(settings.agents):
-        if agent.isolation == "none":
-            try:
-                build_unstarted_agent(settings, number)
-            except StoreError:
-                if is_strict:
-                    raise
+    for number in range(len(settings.agents)):
+        try:
+            build_unstarted_agent(settings, number)
+        except StoreError:
+            if is_strict:
+                raise
 
 
 # The parent

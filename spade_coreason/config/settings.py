@@ -744,14 +744,6 @@ class AgentSettings(Section):
     """The interceptors of this agent, as `module:attribute`. They follow those of all agents."""
     doors: tuple[Literal["openai", "a2a", "mcp", "webhook"], ...] = ()
     """The doors by which the agent is reached over HTTP, with a key: `[openai, a2a, mcp, webhook]`. None by default."""
-    isolation: Literal["none", "process"] = "none"
-    """The process in which the agent's code runs.
-
-    - none: the process of the platform; a fault there, such as `os._exit()`, ends all agents
-    - process: a process of its own, which is started again when it blocks or ends
-    """
-    memory_mb: Annotated[int, NotBool, Field(ge=128)] | None = None
-    """With `isolation: process`, the memory in MiB above which that process is ended. Default: no limit."""
 
     @model_validator(mode="before")
     @classmethod
@@ -763,15 +755,7 @@ class AgentSettings(Section):
             return values
         if given:
             raise ValueError(f"directory: true needs no {given[0]}; remove it, or remove directory: true")
-        if values.get("isolation", "none") != "none":
-            raise ValueError("a directory needs the process of the platform; remove isolation")
         return {**values, "agent": DIRECTORY_AGENT}
-
-    @model_validator(mode="after")
-    def _require_process_for_memory(self) -> AgentSettings:
-        if self.memory_mb is not None and self.isolation != "process":
-            raise ValueError("memory_mb requires isolation: process; add it")
-        return self
 
     @field_serializer("options")
     def _hide_options(self, options: Mapping[str, Any]) -> dict[str, str]:

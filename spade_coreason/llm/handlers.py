@@ -74,7 +74,7 @@ def end_episode(session: SessionHandle) -> None:
 
 
 def open_approvals(session: SessionHandle) -> TurnApprovals | None:
-    """Return the approvals of a turn; None if no one can be asked, as in a session of the seed or in another process."""
+    """Return the approvals of a turn; None if no one can be asked, as in a session of the seed."""
     return session.open_approvals() if isinstance(session, _WithApprovals) else None
 
 

@@ -18,9 +18,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         ],
         "export": ["export_cut", "export_person", "export_waiting"],
         "history_windows": ["HistoryWindows"],
-        "interaction.entry_store": ["Addition"],
         "interaction.file": ["MemoryLimits"],
-        "interaction.format": ["Entry", "LinesByConversation", "check_entry", "decode_entries", "encode_entry"],
         "interaction.moving": [
             "import_all_memory_files",
             "import_memory_files",
@@ -33,7 +31,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "interaction.tools": ["CONTROL_CHARACTERS", "MemoryTool"],
         "interaction.turn_sync": ["CURRENT_DEFERRED_SYNCS", "DeferredSyncs"],
         "knowledge.embeddings": ["Embedder", "LocalEmbedder", "OpenAIEmbedder"],
-        "knowledge.knowledge": ["Knowledge", "ProgressCallback", "SearchHit"],
+        "knowledge.knowledge": ["Knowledge", "SearchHit"],
         "knowledge.loaders": ["find_files", "read_document"],
         "openai_api": ["OpenAIApi", "build_client", "check_key"],
         "session": ["SessionChanges", "SessionSchedules", "TurnSession"],

@@ -20,18 +20,8 @@ from .export import (
 from .history_windows import (
     HistoryWindows as HistoryWindows,
 )
-from .interaction.entry_store import (
-    Addition as Addition,
-)
 from .interaction.file import (
     MemoryLimits as MemoryLimits,
-)
-from .interaction.format import (
-    Entry as Entry,
-    LinesByConversation as LinesByConversation,
-    check_entry as check_entry,
-    decode_entries as decode_entries,
-    encode_entry as encode_entry,
 )
 from .interaction.moving import (
     import_all_memory_files as import_all_memory_files,
@@ -61,7 +51,6 @@ from .knowledge.embeddings import (
 )
 from .knowledge.knowledge import (
     Knowledge as Knowledge,
-    ProgressCallback as ProgressCallback,
     SearchHit as SearchHit,
 )
 from .knowledge.loaders import (

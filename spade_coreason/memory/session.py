@@ -116,13 +116,6 @@ class SessionChanges:
         self._seen.setdefault((scope, key), current)
         return current if self._earlier is None else self._earlier.get((scope, key), current)
 
-    def current_values(self) -> dict[str, dict[str, str]]:
-        """Return the JSON texts of all variables by scope, those that the turn has stored so far included."""
-        current = {name: dict(variables.values) for name, variables in self._by_scope.items() if variables is not None}
-        for (name, key), text in self._pending.items():
-            current[name][key] = text
-        return current
-
     def pending_variables(self) -> list[Variable]:
         """Return the variables that the turn has stored so far."""
         return [
@@ -334,10 +327,6 @@ class TurnSession:
     async def schedules(self) -> list[Schedule]:
         """Return the schedules of the owner of this conversation, the next due ones first."""
         return await self.tools.open_schedules().find_all()
-
-    def variables(self) -> dict[str, dict[str, str]]:
-        """Return the JSON texts of all variables by scope, for an agent in another process."""
-        return self._changes.current_values()
 
     def end(self) -> None:
         """End the episode of the conversation after this turn. The next message opens a new one with the same memory."""

@@ -14,18 +14,6 @@ AgentCondition: TypeAlias = Literal["offline", "connecting", "starting", "online
 
 
 @dataclass(frozen=True, slots=True)
-class ProcessStatus:
-    """The status of an agent's own process (`isolation: process`)."""
-
-    pid: int | None
-    """The process id; None while it is being started again."""
-    restarts: int = 0
-    """The number of times it was started again."""
-    last_end: str | None = None
-    """The cause of its last end; None if it never ended."""
-
-
-@dataclass(frozen=True, slots=True)
 class QuotaUsage:
     """The use of one quota today (UTC). Limits are 0 if there is none."""
 
@@ -121,8 +109,6 @@ class AgentStatus:
     """The number of stored requests and replies that wait for a channel which is not installed, by its name."""
     quotas: tuple[QuotaUsage, ...] = ()
     """The use of its quotas today (UTC): the total first, then the domains, rooms and people with most messages."""
-    process: ProcessStatus | None = None
-    """Its own process; None if it runs in the platform's."""
     recent: MetricsSnapshot = field(default_factory=MetricsSnapshot)
     """The metrics of the last 24 hours."""
     card: AgentCard | None = None

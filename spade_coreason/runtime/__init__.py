@@ -7,8 +7,6 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submod_attrs={
         "assembly": ["AgentParts", "AgentRuntime", "BuildRuntime"],
-        "isolation.agent": ["IsolatedAgent", "load_isolated_agent", "spec_of"],
-        "isolation.description": ["Isolation", "IsolationTimings"],
         "turns.interceptors": ["InterceptorSource", "load_interceptors", "make_interceptor"],
         "intake.access_requests": ["AccessRequests"],
         "agent_factory": ["build_agent", "find_agent", "find_agents", "load_agent"],

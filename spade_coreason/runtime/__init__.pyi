@@ -61,15 +61,6 @@ from .intake.access_requests import (
 from .intake.gateway import (
     InboundGateway as InboundGateway,
 )
-from .isolation.agent import (
-    IsolatedAgent as IsolatedAgent,
-    load_isolated_agent as load_isolated_agent,
-    spec_of as spec_of,
-)
-from .isolation.description import (
-    Isolation as Isolation,
-    IsolationTimings as IsolationTimings,
-)
 from .observability.opentelemetry import (
     OpenTelemetryTracing as OpenTelemetryTracing,
 )

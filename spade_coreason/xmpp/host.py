@@ -27,7 +27,7 @@ from ..domain.messages import Reaction, Retraction
 from ..domain.rooms import RoomConfig
 from ..exceptions import ConnectError, CoReasonError, StoreError
 from ..operations.status import AgentCondition, AgentStatus
-from ..runtime import BuildRuntime, IsolatedAgent, OutboundMessage
+from ..runtime import BuildRuntime, OutboundMessage
 from ..storage import Commit, StoredAgent, to_micros
 from .archive import Archive
 from .codec import CONFERENCE, MUC_USER, SHOW, SHOWS, Receiver, assigned_id
@@ -397,7 +397,6 @@ class HostedAgent(Agent, SessionHandler):  # type: ignore[misc]  # SPADE comes w
             rejected=dict(connection.rejected),
             without_channel=dict(runner.without_channel),
             quotas=tuple(runner.quota_limit.usage()),
-            process=agent.process_status if isinstance(agent := self.runtime.agent, IsolatedAgent) else None,
             recent=runner.metrics.snapshot(),
             card=build_card(
                 bare_jid(connection.jid),

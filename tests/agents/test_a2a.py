@@ -24,7 +24,6 @@ from tests.support.a2a_server import JSONRPC, REST, A2AServer, ScriptedExecutor,
 from tests.support.door_agents import Desk
 from tests.support.doors import KEY
 from tests.support.errors import ExpectedErrors
-from tests.support.isolation import WARM_ISOLATION
 from tests.support.questions import code_of
 from tests.support.wait import eventually
 from tests.support.web_server import WebServer, page
@@ -391,23 +390,3 @@ async def test_a_question_that_expires_cancels_the_task() -> None:
         await t.settled()
         assert t.unread()[-1:] == ["The remote agent Weather desk asked, and no one answered in time: Which city?"]
         await eventually(lambda: len(server.executor.cancelled) == 1)
-
-
-# A process of its own
-
-
-async def test_it_runs_in_a_process_of_its_own() -> None:
-    async with run_a2a_server() as server:
-        options = {"url": server.url, "allow_private": list(LOOPBACK), "poll_s": 0.02}
-        async with AgentTester(RemoteA2AAgent, options=options, isolation=WARM_ISOLATION) as t:
-            assert await t.say("stream one two") == ["one two"]
-            t.send("slow")
-            await follows(t, server)
-            await t.restart(grace_s=0)
-            server.executor.released.set()
-            await t.settled()
-            assert t.unread()[-1:] == ["Begun. Done."]
-            said = await t.say("ask")
-            assert said[1:] == ["The remote agent Weather desk asks, and no one can be asked here: Which city?"]
-    assert texts_sent(server) == ["stream one two", "slow", "ask"]
-    assert len({context for _, _, context in server.executor.messages}) == 1

@@ -24,7 +24,6 @@ from spade_coreason.runtime.topics.decorator import subscriptions_of
 from spade_coreason.testing import Policy, Rules
 from tests.support.clock import Clock
 from tests.support.errors import ExpectedErrors
-from tests.support.isolation import WARM_ISOLATION
 from tests.support.wait import TIMEOUT_S, eventually
 
 BROKER = "topics@localhost"
@@ -157,31 +156,6 @@ async def test_a_function_agent_subscribes_with_a_second_decorator() -> None:
         await t.settled()
         await t.ask("hello")
     assert got == ["news/sport", None]
-
-
-class IsolatedReader:
-    """Publishes what it got to another topic, from a process of its own."""
-
-    def __init__(self, manifest: AgentDefinition, peers: Peers) -> None:
-        self.manifest = manifest
-        self.peers = peers
-
-    async def assist(self, request: AgentRequest, session: Session, response: Response) -> None:
-        raise AssertionError("an item has come to assist")
-
-    @subscribe("news/#")
-    async def on_news(self, request: AgentRequest, session: Session, response: Response) -> None:
-        await self.peers.publish("seen", {"title": f"{request.metadata['topic']}: {request.payload['title']}"})
-
-
-async def test_an_agent_in_a_process_of_its_own_subscribes_and_publishes() -> None:
-    shelf = Shelf()
-    other = make_reader("seen", take=shelf.take)
-    async with run_topics(IsolatedReader, peers={"other": other}, isolation=WARM_ISOLATION) as t:
-        await publish(t, "news/sport", "We won")
-        await t.settled()
-        await eventually(lambda: bool(shelf.items))
-    assert shelf.titles == ["news/sport: We won"]
 
 
 async def test_items_of_a_topic_come_in_order_in_one_session_however_many_they_are() -> None:
@@ -348,12 +322,6 @@ async def test_a_wrong_option_is_named(options: dict[str, Any], problem: str) ->
         async with AgentTester(TopicBroker, options=options):
             pass
     assert problem in str(caught.value)
-
-
-async def test_a_broker_in_a_process_of_its_own_is_refused() -> None:
-    with pytest.raises(ConfigError, match="needs topic_store, which is not available here"):
-        async with AgentTester(TopicBroker, isolation=WARM_ISOLATION):
-            pass
 
 
 # What is repeated

@@ -9,8 +9,6 @@ from io import BytesIO
 from pathlib import Path
 from urllib.request import urlopen
 
-import pytest
-
 from spade_coreason import Platform, load_settings
 from spade_coreason.config import read_run_file
 from spade_coreason.xmpp.servers.certificate import ensure_certificate
@@ -43,14 +41,11 @@ class LocalAddress:
     ca_file: Path
 
 
-@pytest.mark.parametrize("isolation", ["none", "process"])
-async def test_a_picture_of_a_person_reaches_an_agent_on_the_private_prosody_and_its_file_comes_back(
-    isolation: str, tmp_path: Path
-) -> None:
+async def test_a_picture_of_a_person_reaches_an_agent_on_the_private_prosody_and_its_file_comes_back(tmp_path: Path) -> None:
     require("Prosody", find_prosody() is not None)
     (tmp_path / "mirror.py").write_text(MIRROR)
     (tmp_path / "platform.yaml").write_text(
-        f"server: {{mode: prosody}}\nagents: [{{jid: mirror@localhost, agent: 'mirror:Mirror', isolation: {isolation}}}]\n"
+        "server: {mode: prosody}\nagents: [{jid: mirror@localhost, agent: 'mirror:Mirror'}]\n"
     )
     picture = PICTURES["png"]
     async with Platform(load_settings(Path("platform.yaml"), tmp_path, {})):
@@ -86,9 +81,8 @@ class Reader:
 """
 
 
-@pytest.mark.parametrize("isolation", ["none", "process"])
 async def test_an_agent_fetches_from_a_file_server_of_the_intranet_by_the_authority_of_the_configuration(
-    isolation: str, prosody: XmppServer, tmp_path: Path
+    prosody: XmppServer, tmp_path: Path
 ) -> None:
     (tmp_path / "reader.py").write_text(READER)
     certificate = ensure_certificate(tmp_path / "intranet", ("localhost",))
@@ -97,7 +91,7 @@ async def test_an_agent_fetches_from_a_file_server_of_the_intranet_by_the_author
     jid, password = await prosody.account()
     (tmp_path / "platform.yaml").write_text(
         f"server: {{mode: external, host: {prosody.host}, port: {prosody.port}, tls: {{ca_file: authorities.pem}}}}\n"
-        f"agents: [{{jid: {jid}, password: '${{PASSWORD}}', agent: 'reader:Reader', isolation: {isolation}}}]\n"
+        f"agents: [{{jid: {jid}, password: '${{PASSWORD}}', agent: 'reader:Reader'}}]\n"
     )
     (tmp_path / "authorities.pem").write_bytes(prosody.ca_file.read_bytes())
     async with (

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import signal
 import socket
 import subprocess
 import sys
@@ -345,24 +343,6 @@ async def test_a_delivery_is_counted_once_the_server_has_acknowledged_it(tmp_pat
         delivered = await scrape_until(address, lambda now: now("delivery_seconds_count", agent=ECHO) == 1)
         assert delivered("requests_total", agent=ECHO, outcome="answered") == 1
         assert delivered("stanzas_unacknowledged", agent=ECHO) == delivered("stanzas_waiting", agent=ECHO) == 0
-
-
-@pytest.mark.embedded
-async def test_an_agent_with_a_process_of_its_own_is_counted_with_its_restarts(
-    tmp_path: Path, expected_errors: ExpectedErrors
-) -> None:
-    expected_errors("its process was ended by the signal SIGKILL")
-    agents = [{"jid": ECHO, "agent": ECHO_AGENT, "isolation": "process"}]
-    async with run_measured(tmp_path, agents) as (running, address), AgentClient.guest(tmp_path / "data") as client:
-        await client.ask(ECHO, "hello", timeout=TIMEOUT_S)
-        first = await scrape(address)
-        assert first("requests_total", agent=ECHO, outcome="answered") == first("turn_seconds_count", agent=ECHO) == 1
-        assert first("process_restarts_total", agent=ECHO) == 0
-        [status] = (await running.platform.status()).agents
-        assert status.process is not None
-        assert status.process.pid is not None
-        os.kill(status.process.pid, signal.SIGKILL)
-        await scrape_until(address, lambda now: now("process_restarts_total", agent=ECHO) == 1)
 
 
 async def test_writes_that_fail_are_counted(database: Database) -> None:

@@ -144,8 +144,6 @@ UNSEEN = {
     "workers.together": "it is for several platforms: tests/app/test_shares.py",
     "agents[].password_file": "it is in place of the password: tests/config/test_secrets.py",
     "agents[].directory": "it is in place of an agent: tests/app/test_directory.py",
-    "agents[].isolation": "it starts a process: tests/app/test_isolation.py",
-    "agents[].memory_mb": "it is for the process of an isolated agent: tests/runtime/isolation/test_hostile_agents.py",
 }
 """The keys whose effect is not in the parts of a platform, each with the reason and the tests of its effect."""
 

@@ -9,7 +9,6 @@ import signal
 import sqlite3
 from contextlib import closing
 from pathlib import Path
-from typing import Literal
 
 import pytest
 
@@ -28,17 +27,14 @@ _LINES_PER_RUN = 80
 
 @pytest.mark.timeout(3000)
 @short_and_long_in_release("STEP_KILLS", 2, 5)
-@pytest.mark.parametrize("isolation", ["none", "process"])
-async def test_no_finished_step_runs_again_after_kill_9(
-    prosody: XmppServer, tmp_path: Path, isolation: Literal["none", "process"], count: int
-) -> None:
+async def test_no_finished_step_runs_again_after_kill_9(prosody: XmppServer, tmp_path: Path, count: int) -> None:
     print(f"CHAOS_SEED={SEED}")
     rng, log = random.Random(SEED), tmp_path / "steps.log"
     kills = repeated = 0
     agent, options = "tests.support.stepping_agent:SteppingAgent", {"log": str(log), "steps": _STEPS}
     async with (
         StockClient(*await prosody.account(), prosody) as client,
-        run_platform(prosody, tmp_path, agent=agent, options=options, isolation=isolation) as (platform, jid),
+        run_platform(prosody, tmp_path, agent=agent, options=options) as (platform, jid),
     ):
         while kills < count:
             query = f"question {kills}"

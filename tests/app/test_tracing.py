@@ -240,19 +240,6 @@ async def test_a_turn_that_runs_again_after_a_restart_continues_its_trace(
     assert (attribute(first, spans.REDELIVERED), attribute(second, spans.REDELIVERED)) == (None, True)
 
 
-async def test_requests_of_an_agent_in_its_own_process_are_in_its_trace(
-    prosody: XmppServer, tmp_path: Path, recorded: RecordedSpans
-) -> None:
-    last = await _account(prosody, ECHO)
-    first = await _account(prosody, RELAY, ask=[last["jid"]]) | {"isolation": "process"}
-    async with run(prosody, tmp_path, first, last), StockClient(*await prosody.account(), prosody) as ann:
-        assert SECRET in await ann.ask(SECRET, first["jid"])
-        await eventually(lambda: len(recorded.of(spans.DELIVER)) == 2)
-    assert len(recorded.trace_ids) == 1
-    assert recorded.path(recorded.get(f"ask {last['jid']}"))[-2] == f"invoke_agent {first['jid']}"
-    assert recorded.path(recorded.get(f"receive {last['jid']}"))[-2] == f"ask {last['jid']}"
-
-
 async def test_an_agent_elsewhere_gets_the_trace_in_a_header(
     prosody: XmppServer, tmp_path: Path, recorded: RecordedSpans
 ) -> None:

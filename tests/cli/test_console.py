@@ -29,7 +29,6 @@ from spade_coreason.cli.terminal.console import format_milliseconds, format_time
 from spade_coreason.domain.environment.library_logs import is_worth_showing
 from spade_coreason.exceptions import ConfigError, PeerFailedError, PeerUnavailableError, StoreError
 from spade_coreason.runtime.agent_factory import find_agent
-from spade_coreason.runtime.isolation.errors import dump_error, load_error
 from spade_coreason.runtime.turns.interceptors import load_interceptors
 
 
@@ -188,22 +187,6 @@ def test_log_lines_have_a_time_where_no_person_watches_unless_the_journal_adds_i
         said = log.read()
     time = "" if is_journal else r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d "
     assert re.fullmatch(f"{time}warning: a storm\n", said), said
-
-
-def test_a_log_line_names_the_place_in_the_code_of_an_isolated_agent() -> None:
-    try:
-        raise ValueError("what alice said")
-    except ValueError as error:
-        dumped = dump_error(error)
-    try:
-        raise load_error(dumped)
-    except ValueError:
-        record = logging.LogRecord("x", logging.ERROR, __file__, 1, "incident 1", (), sys.exc_info())
-    [[_, line, function, _]] = dumped["chain"][0]["places"]
-    assert OneLineFormatter().format(record) == f"error: incident 1: ValueError (test_console.py:{line}); -vv shows more"
-    traceback = TracebackFormatter().format(record)
-    assert f'File "{__file__}", line {line}, in {function}\n    raise ValueError("what alice said")\n' in traceback
-    assert traceback.endswith("\nValueError: what alice said")
 
 
 def test_a_log_line_is_written_above_the_status_line(capfd: pytest.CaptureFixture[str]) -> None:

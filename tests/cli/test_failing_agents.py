@@ -77,11 +77,6 @@ class Cancels(Failing):
         raise asyncio.CancelledError
 
 
-class EndsItsProcess(Failing):
-    def __init__(self):
-        os._exit(3)
-
-
 class Waits(Failing):
     def __init__(self, fifo):
         open(fifo).close()  # waits for a writer
@@ -112,11 +107,6 @@ FAILURES: dict[str, tuple[dict[str, Any], str]] = {
     "a constructor that exits": ({"agent": "failing:Exits"}, f"{CREATED}SystemExit: no licence (failing.py:"),
     "a constructor that interrupts": ({"agent": "failing:Interrupts"}, f"{CREATED}KeyboardInterrupt (failing.py:"),
     "a constructor that cancels": ({"agent": "failing:Cancels"}, f"{CREATED}CancelledError (failing.py:"),
-    "a process that ends": (
-        {"agent": "failing:EndsItsProcess", "isolation": "process"},
-        f"{CREATED}its process ended with exit status 3",
-    ),
-    "a process that exits": ({"agent": "failing:Exits", "isolation": "process"}, f"{CREATED}SystemExit: no licence"),
     "a property that exits": ({"agent": "failing:HasAStrangeManifest"}, "has no manifest: SystemExit: no manifest"),
     "an import that exits": ({"agent": "exits:Agent"}, "exits cannot be imported: SystemExit: enough (exits.py:1)"),
     "an import that interrupts": ({"agent": "interrupts:Agent"}, "interrupts cannot be imported: KeyboardInterrupt"),
@@ -178,11 +168,10 @@ async def test_agents_that_cannot_be_made_stay_away_and_the_others_serve(many_fa
 
 
 def test_check_names_every_agent_that_cannot_be_made(tmp_path: Path) -> None:
-    failures = {name: case for name, case in FAILURES.items() if "process" not in name}  # check has no other process
-    agents = [{"jid": f"bad{number}@localhost", **agent} for number, (agent, _) in enumerate(failures.values())]
+    agents = [{"jid": f"bad{number}@localhost", **agent} for number, (agent, _) in enumerate(FAILURES.values())]
     done = run_command("check", cwd=write_project(tmp_path, *agents, {"jid": "echo@localhost", "agent": ECHO}))
     assert done.returncode == 2
-    for number, (_, problem) in enumerate(failures.values()):
+    for number, (_, problem) in enumerate(FAILURES.values()):
         assert problem in one_line(done.stdout, f"bad{number}@localhost")
     assert "(Echo" in one_line(done.stdout, "echo@localhost")
 
@@ -252,7 +241,6 @@ def replace_by_directory(memory: AgentInteractionMemory) -> Path:
 
 DAMAGES: dict[str, tuple[Callable[[AgentInteractionMemory], Path], str]] = {
     "journal@localhost": (damage_journal, "is damaged at byte"),
-    "isolated@localhost": (damage_journal, "is damaged at byte"),
     "file@localhost": (damage_file, "file@localhost.json: "),
     "newer@localhost": (write_newer_journal, "has a line of another version"),
     "unreadable@localhost": (replace_by_directory, "cannot be read: Is a directory"),
@@ -267,7 +255,6 @@ def damage(project: Path) -> list[Path]:
 
 def write_damaged_project(directory: Path) -> Path:
     agents = [{"jid": jid, "agent": NOTES} for jid in DAMAGES]
-    agents[1]["isolation"] = "process"
     return write_project(directory, *agents, {"jid": "echo@localhost", "agent": ECHO})
 
 
@@ -287,9 +274,8 @@ async def test_agents_with_damaged_memory_stay_away_until_the_files_are_removed(
         assert all(jid in up.output for jid in DAMAGES)
         status = await wait_for_status(project / "data", lambda status: status.is_healthy)
         assert not any(agent.start_problem for agent in status.agents)
-        for agent in ("journal", "isolated"):
-            asked = await asyncio.to_thread(up.run_command, "ask", agent, "I like tea.")
-            assert asked.returncode == 0
+        asked = await asyncio.to_thread(up.run_command, "ask", "journal", "I like tea.")
+        assert asked.returncode == 0
         code, _, err = await asyncio.to_thread(up.stop, signal.SIGTERM)
     assert code == 0
     for jid, (_, problem) in DAMAGES.items():

@@ -23,7 +23,7 @@ from spade_coreason.domain.cards import AgentCard
 from spade_coreason.domain.texts.error_chain import ChainedError, StackFrame
 from spade_coreason.domain.texts.terminal_text import clean_running_text, escape_label, escape_lines
 from spade_coreason.memory.knowledge.knowledge import Knowledge
-from spade_coreason.operations.status import AgentStatus, PlatformStatus, ProcessStatus, QuotaUsage
+from spade_coreason.operations.status import AgentStatus, PlatformStatus, QuotaUsage
 from spade_coreason.storage import TopicItem, open_database
 from spade_coreason.storage.knowledge import KnowledgeRepository
 from spade_coreason.storage.records import TurnRecord, Variable
@@ -160,7 +160,6 @@ def hostile_platform(data_dir: Path) -> Iterator[None]:
         rooms={LABEL: LABEL},
         rejected={LABEL: 1},
         quotas=(QuotaUsage("total", "", "", 9, 9, 1, 1, 1, 1), usage),
-        process=ProcessStatus(None, 1, LABEL),
         card=AgentCard(AGENT, LABEL, TEXT),
     )
     with serve_status(data_dir, PlatformStatus(1, LABEL, (agent,))):
@@ -261,7 +260,6 @@ def test_a_logged_exception_has_no_hidden_characters(make_formatter: Callable[[]
 HOSTILE_AGENT = '''
 import logging
 HIDDEN = {hidden!r}
-print("label" + HIDDEN, flush=True)
 
 
 class HostileAgent:
@@ -275,7 +273,6 @@ class HostileAgent:
             await response.error("label" + HIDDEN)
         elif request.payload["query"] == "log":
             logging.getLogger("label" + HIDDEN).warning("label" + HIDDEN)
-            print("label" + HIDDEN, flush=True)
             await response.markdown("logged")
         else:
             await response.thought("text" + HIDDEN)
@@ -285,12 +282,12 @@ class HostileAgent:
 '''
 
 
-def test_ask_chat_and_the_output_of_an_isolated_agent_have_no_hidden_characters(tmp_path: Path) -> None:
+def test_ask_chat_and_the_log_have_no_hidden_characters(tmp_path: Path) -> None:
     project = write_project(tmp_path / "project", "auto")
     (project / "hostile.py").write_text(HOSTILE_AGENT.format(hidden=HIDDEN))
     file = project / "config" / "platform.yaml"
     settings = json.loads(file.read_text())
-    settings["agents"] = [{"jid": "hostile@localhost", "agent": "hostile:HostileAgent", "isolation": "process"}]
+    settings["agents"] = [{"jid": "hostile@localhost", "agent": "hostile:HostileAgent"}]
     file.write_text(json.dumps(settings))
     with run_in_background("up", cwd=project, until=r"^Ready", may_log=["label"]) as up:
         asked = up.run_command("ask", "hostile", "hello")

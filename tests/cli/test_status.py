@@ -22,7 +22,7 @@ from spade_coreason.exceptions import ServerError, StoreError
 from spade_coreason.operations.client import call_platform
 from spade_coreason.operations.definition import Call, NoArguments, operation
 from spade_coreason.operations.platform import show_status
-from spade_coreason.operations.status import AgentStatus, PlatformStatus, ProcessStatus, QuotaUsage
+from spade_coreason.operations.status import AgentStatus, PlatformStatus, QuotaUsage
 from spade_coreason.operations.unix_socket import PLATFORM_SOCKET
 from spade_coreason.storage.backends.lock import lock_directory
 from tests.cli.conftest import Invoke
@@ -100,9 +100,7 @@ def test_the_status_of_a_newer_version_is_understood() -> None:
 def test_a_status_is_the_same_after_its_way() -> None:
     card = AgentCard("echo@localhost", "Echo", capabilities=(Capability("echo", inputs={"type": "object"}),))
     usage = QuotaUsage("person", "alice@localhost", "guest", 9, 9, 1, 1, 1, 1)
-    agent = AgentStatus(
-        "echo@localhost", "online", datetime.now(UTC), process=ProcessStatus(7, 2, "ended"), card=card, quotas=(usage,)
-    )
+    agent = AgentStatus("echo@localhost", "online", datetime.now(UTC), card=card, quotas=(usage,))
     status = PlatformStatus(1, "embedded", (agent,))
     assert show_status.result.validate_json(show_status.result.dump_json(status)) == status
 

@@ -22,7 +22,6 @@ def test_a_directory_needs_no_code_in_the_configuration(project: Path) -> None:
     [
         (", agent: 'a:A'", "directory: true needs no agent; remove it, or remove directory: true"),
         (", options: {a: 1}", "directory: true needs no options; remove it, or remove directory: true"),
-        (", isolation: process", "a directory needs the process of the platform; remove isolation"),
     ],
 )
 def test_a_directory_with_code_of_its_own_is_a_mistake(project: Path, keys: str, problem: str) -> None:

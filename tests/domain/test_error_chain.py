@@ -13,7 +13,6 @@ from spade_coreason.domain.texts.error_chain import (
     MAX_CHAINED_ERRORS,
     MAX_TEXT_CHARACTERS,
     ErrorChain,
-    RemoteTracebackError,
     describe_error_chain,
     dump_error_chain,
     find_frame,
@@ -150,24 +149,12 @@ def test_notes_are_part_of_the_text_and_words_of_a_model_server_are_not() -> Non
     assert describe_error_chain(error)[0].text == "http://model: answers 400"
 
 
-def test_a_chain_is_the_same_after_json_and_goes_on_in_another_process() -> None:
+def test_a_chain_is_the_same_after_json() -> None:
     there = load_error_chain(json.loads(json.dumps(dump_error_chain(chain_of(raise_from_another)))))
     assert there == chain_of(raise_from_another)
 
-    def raise_here() -> None:
-        raise LookupError("second") from RemoteTracebackError("...", there)
 
-    chain = chain_of(raise_here)
-    assert summary(chain) == summary(there)
-    assert [place.function.rpartition(".")[2] for place in chain[-1].frames] == [
-        "chain_of",
-        "raise_here",
-        "chain_of",
-        "raise_from_another",
-    ]
-
-
-def test_a_chain_of_another_process_is_held_to_the_limits() -> None:
+def test_a_stored_chain_is_held_to_the_limits() -> None:
     fields = {"type": "x" * 10_000, "places": [["f" * 10_000, 1, "g", True]] * 1000, "relation": "friend", "omitted": 0}
     chain = load_error_chain([{**fields, "text": "t" * 10_000}] * 1000)
     assert len(chain) == MAX_CHAINED_ERRORS

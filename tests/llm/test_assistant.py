@@ -12,17 +12,14 @@ import pytest
 from agents.assistant import AssistantAgent
 from spade_coreason import AgentTester, ConfigError, load_settings
 from spade_coreason.runtime.agent_factory import Injectables, load_agent
-from spade_coreason.testing import Isolation
 from tests.support.chat_completions import ChatCompletionsServer, message_contents, text_answer, tool_call_answer
-from tests.support.isolation import WARM_ISOLATION
 from tests.support.mcp_servers.servers import legacy_server
 
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("isolation", [None, WARM_ISOLATION], ids=["here", "process"])
 async def test_the_assistant_uses_time_memory_documents_and_mcp_servers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, isolation: Isolation | None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wanted = tool_call_answer(
         ("current_time", {"timezone": "Europe/Madrid"}),
@@ -35,7 +32,7 @@ async def test_the_assistant_uses_time_memory_documents_and_mcp_servers(
         monkeypatch.setenv("OPENAI_BASE_URL", server.url)
         monkeypatch.setenv("OPENAI_MODEL", "small")
         options = {"mcp": {"files": legacy_server(tmp_path / "log")}}
-        async with AgentTester(AssistantAgent, options=options, isolation=isolation) as t:
+        async with AgentTester(AssistantAgent, options=options) as t:
             knowledge = t.runtimes[t.jid].parts.knowledge
             assert knowledge is not None
             await knowledge.add("The office opens at nine.", "office.txt")

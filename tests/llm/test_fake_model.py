@@ -13,7 +13,7 @@ import pytest
 from spade_coreason import AgentDefinition, AgentRequest, AgentTester, ConfigError, Peers, Response, Session, agent
 from spade_coreason.exceptions import PeerFailedError
 from spade_coreason.llm import LLMAgent
-from spade_coreason.testing import FakeModel, Isolation, ModelRequest, Reply, error, stream, tool_call
+from spade_coreason.testing import FakeModel, ModelRequest, Reply, error, stream, tool_call
 from tests.support.llm_agent import EndlessTool, stored_turns
 from tests.support.wait import TIMEOUT_S, eventually
 
@@ -386,10 +386,6 @@ async def test_the_environment_is_never_asked(monkeypatch: pytest.MonkeyPatch, u
 
 def test_agents_that_cannot_ask_it_are_refused() -> None:
     model = FakeModel([])
-    with pytest.raises(
-        ConfigError, match="model: a model stand-in works in this process only; test the agent without isolation"
-    ):
-        AgentTester(Shop, model=model, isolation=Isolation())
     with pytest.raises(ConfigError, match="model: there is no agent oven@localhost; the agents are agent@localhost"):
         AgentTester(Shop, model={"oven": model})
     built = LLMAgent(AgentDefinition.simple("shop"), model="m", endpoint={"url": "http://127.0.0.1:9/v1"})

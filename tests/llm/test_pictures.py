@@ -17,8 +17,7 @@ from spade_coreason.exceptions import PeerFailedError
 from spade_coreason.llm import LLMAgent, Pictures
 from spade_coreason.testing import FakeModel, error, tool_call
 from tests.llm.test_agent import run_helper_agent
-from tests.support.chat_completions import ChatCompletionsServer, CompletionStream, error_answer, text_answer
-from tests.support.isolation import WARM_ISOLATION
+from tests.support.chat_completions import CompletionStream, error_answer, text_answer
 from tests.support.llm_agent import stored_turns
 from tests.support.picture_files import GIF, PICTURES
 from tests.support.web_server import WebServer, page, redirect
@@ -269,14 +268,6 @@ async def test_merged_messages_keep_their_pictures() -> None:
     assert [message["role"] for message in request.messages] == ["system", "user"]
     assert request.pictures == [GIF]
     assert request.question.endswith("What is it?")
-
-
-async def test_an_agent_in_a_process_of_its_own_shows_pictures_too() -> None:
-    async with WebServer({"/a.gif": page(GIF)}) as web, ChatCompletionsServer(text_answer("A dot.")) as server:
-        options = {"model": "small", "endpoint": {"url": server.url}, "pictures": PUBLIC}
-        async with AgentTester(LLMAgent, isolation=WARM_ISOLATION, options=options) as t:
-            assert (await t.ask(attach(web.url("/a.gif")))).text == "A dot."
-    assert sent_pictures(server.requests[0]) == [GIF]
 
 
 async def test_the_log_of_a_debugger_has_little_of_a_picture_that_an_error_quotes(caplog: pytest.LogCaptureFixture) -> None:

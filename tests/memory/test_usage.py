@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from spade_coreason import AgentDefinition, AgentRequest, AgentTester, Response, ResponseHandler, SessionHandle, Usage
 from spade_coreason.contracts import CloudEvent
-from spade_coreason.testing import Isolation
-from tests.support.isolation import WARM_ISOLATION
 from tests.support.llm_agent import stored_turns
 
 
@@ -31,9 +27,8 @@ class TokenSpender:
         await response.markdown("{} {} {}".format(*before))
 
 
-@pytest.mark.parametrize("isolation", [None, WARM_ISOLATION], ids=["here", "process"])
-async def test_the_sums_include_all_turns_that_reported_usage(isolation: Isolation | None) -> None:
-    async with AgentTester(TokenSpender, isolation=isolation) as t:
+async def test_the_sums_include_all_turns_that_reported_usage() -> None:
+    async with AgentTester(TokenSpender) as t:
         assert (await t.ask("3 4", user="ada@localhost")).text == "0 0 0"
         assert (await t.ask("5", user="ada@localhost", thread="other")).text == "0 7 7"
         assert (await t.ask("1 2", user="bob@localhost")).text == "0 0 12"

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from spade_coreason import (
-    AgentCard,
     AgentDefinition,
     AgentRequest,
     AgentTester,
@@ -17,13 +16,11 @@ from spade_coreason import (
     Peers,
     ResponseHandler,
     SessionHandle,
-    agent,
 )
 from spade_coreason.app.directory_agent import DirectoryAgent
 from spade_coreason.contracts import Accept, AgentCapability, AgentMetadata, ErrorCode, Interceptor, ReceivedRequest, Refuse
 from spade_coreason.domain.cards import dump_card
 from tests.contracts.test_json_schema import MAIL, NO_MAIL
-from tests.support.isolation import WARM_ISOLATION
 from tests.support.wait import TIMEOUT_S, eventually
 
 OUTPUTS = {
@@ -246,27 +243,6 @@ async def test_an_answer_has_to_fit_the_outputs_of_the_capability(
         f' "translate": {problem}',
         "type": "PeerFailedError",
     }
-
-
-@agent
-async def isolated_finder(request: AgentRequest, session: SessionHandle, response: ResponseHandler, peers: Peers) -> None:
-    try:
-        [card] = await peers.find(capability=request.payload["query"], text="translates", accepts={"properties": {}})
-        answer = await peers.ask(Capability(request.payload["query"]), "hello")
-    except (PeerError, ValueError) as error:
-        await response.markdown(f"{type(error).__name__}: {error}")
-        return
-    assert isinstance(card, AgentCard)
-    await response.data({"found": card.jid, "answered": answer.jid, "data": answer.data[0]["data"]})
-
-
-async def test_an_agent_in_a_process_of_its_own_finds_and_asks_in_the_same_way() -> None:
-    translator = Translator(outputs=OUTPUTS)
-    async with AgentTester(isolated_finder, peers={"translator": translator}, isolation=WARM_ISOLATION) as t:
-        data = (await t.ask("translate")).data[0]["data"]
-        assert data == {"found": "translator@localhost", "answered": "translator@localhost", "data": {"texts": ["hola"]}}
-        translator.blocks = ({},)
-        assert (await t.ask("translate")).text.startswith("PeerFailedError: translator@localhost reports: an answer that")
 
 
 # The directory agent

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from datetime import timedelta
-from pathlib import Path
 from uuid import uuid4
 
 import pytest
@@ -17,12 +17,10 @@ from spade_coreason.domain.texts.error_chain import find_frame
 from spade_coreason.runtime import command
 from spade_coreason.storage import Incident, load_newest_incidents
 from spade_coreason.storage.repository import AgentRepository
-from spade_coreason.testing import Isolation, Keep, Policy, Retention
-from tests.runtime.isolation.scripted_agent import ScriptedAgent
+from spade_coreason.testing import Keep, Policy, Retention
 from tests.support.clock import Clock
 from tests.support.databases import WriterGate, execute, open_without_sync, read_rows
 from tests.support.errors import ExpectedErrors
-from tests.support.isolation import WARM_ISOLATION
 from tests.support.records import AGENT, ALICE, BOB
 from tests.support.runner import RunnerHarness, make_runtime
 from tests.support.transports import make_network
@@ -45,6 +43,15 @@ class FailingAgent:
     @command("fail", "fail at once")
     async def fail(self, session: Session) -> str:
         raise LookupError("as a command")
+
+
+class WaitingAgent:
+    """Waits without end."""
+
+    manifest = AgentDefinition.simple("waiting")
+
+    async def assist(self, request: AgentRequest, session: Session, response: Response) -> None:
+        await asyncio.Event().wait()
 
 
 class FailingInterceptor(Interceptor):
@@ -126,29 +133,13 @@ async def test_the_incidents_of_commands_are_stored_too(database_url: str, expec
 
 async def test_a_turn_that_takes_too_long_shows_where_it_waited(expected_errors: ExpectedErrors) -> None:
     expected_errors("assist took longer than")
-    async with AgentTester(ScriptedAgent, policy=Policy(assist_timeout_s=0.05)) as t:
+    async with AgentTester(WaitingAgent, policy=Policy(assist_timeout_s=0.05)) as t:
         await t.say("wait")
         [incident] = await t.runners[t.jid].repository.incidents.load_of_person("tester@localhost")
     assert incident.chain[-1].type == "TimeoutError"
     place = find_frame(incident.chain)
     assert place is not None
-    assert place.file.endswith("scripted_agent.py")
-
-
-@pytest.mark.parametrize("isolation", [None, WARM_ISOLATION], ids=["here", "process"])
-async def test_the_incident_of_an_isolated_agent_has_the_places_of_its_code(
-    isolation: Isolation | None, expected_errors: ExpectedErrors
-) -> None:
-    expected_errors("agent@localhost: incident")
-    async with AgentTester(ScriptedAgent, isolation=isolation) as t:
-        told = TOLD.search((await t.say("raise"))[-1])
-        assert told is not None
-        [incident] = await t.runners[t.jid].repository.incidents.load_of_person("tester@localhost")
-    assert incident.number == told[1]
-    assert "a secret" not in repr(incident)
-    own = [(Path(place.file).name, place.function) for place in incident.chain[-1].frames if place.is_own]
-    assert own[-1] == ("scripted_agent.py", "ScriptedAgent.play_raise")
-    assert incident.chain[-1].type == "ZeroDivisionError"
+    assert (place.file, place.function) == (__file__, "WaitingAgent.assist")
 
 
 async def test_what_is_forgotten_has_no_incidents(database_url: str, expected_errors: ExpectedErrors) -> None:

@@ -6,8 +6,7 @@ import pytest
 
 from spade_coreason import AgentDefinition, AgentRequest, AgentTester, Peers, Response, Session, agent
 from spade_coreason.exceptions import PeerError
-from spade_coreason.testing import Isolation, Policy
-from tests.support.isolation import WARM_ISOLATION
+from spade_coreason.testing import Policy
 
 ADA = "ada@localhost"
 
@@ -33,10 +32,9 @@ async def worker(request: AgentRequest, session: Session, response: Response) ->
     await response.markdown("thanks")
 
 
-@pytest.mark.parametrize("isolation", [None, WARM_ISOLATION], ids=["here", "isolated"])
 @pytest.mark.parametrize("address", [ADA, f"{ADA}/phone", ADA.upper()])
-async def test_telling_a_person_is_an_error_that_says_so(address: str, isolation: Isolation | None) -> None:
-    async with AgentTester(Reminder, isolation=isolation) as t:
+async def test_telling_a_person_is_an_error_that_says_so(address: str) -> None:
+    async with AgentTester(Reminder) as t:
         [text] = await t.say(address, user=ADA)
         jid = address.partition("/")[0]
         assert text == (

@@ -8,8 +8,6 @@ from typing import Any
 import pytest
 
 from spade_coreason import AgentRequest, AgentTester, PeerAnswer, Peers, Response, Session, agent
-from tests.support.isolation import WARM_ISOLATION
-from tests.support.restarting_asker import RestartingAsker
 from tests.support.wait import TIMEOUT_S
 
 PEER = "peer@localhost"
@@ -100,15 +98,3 @@ async def test_steps_of_asks_are_gone_with_the_end_of_their_turn() -> None:
         await t.restart()
         inbox = t.runners[t.jid].repository.inbox
         assert [await inbox.load_steps(row) for row in range(5)] == [[]] * 5
-
-
-async def test_an_isolated_agent_does_not_send_a_finished_ask_again() -> None:
-    peer = CountingPeer()
-    async with AgentTester(RestartingAsker, peers={PEER: peer.build()}, isolation=WARM_ISOLATION) as t:
-        asking = asyncio.create_task(t.ask("go", timeout=TIMEOUT_S))
-        async with asyncio.timeout(TIMEOUT_S):
-            await peer.is_waiting.wait()
-        await t.restart(grace_s=0)
-        peer.may_answer.set()
-        assert (await asking).text == "a 1, wait 3"
-        assert peer.runs == ["a", "wait", "wait"]

@@ -29,10 +29,9 @@ from spade_coreason.contracts import CloudEvent
 from spade_coreason.domain.identifiers import derive_session_id
 from spade_coreason.domain.messages import ReplyEvent, RequestContext
 from spade_coreason.exceptions import PeerFailedError, PeerTimeoutError
-from spade_coreason.testing import Isolation, Policy
+from spade_coreason.testing import Policy
 from spade_coreason.xmpp.codec.decode import decode
 from tests.support.errors import ExpectedErrors
-from tests.support.isolation import WARM_ISOLATION
 from tests.support.records import query_of
 from tests.support.transports import request_stanza
 
@@ -79,9 +78,8 @@ async def test_a_scope_may_be_named(scope: str | None, elsewhere: Any) -> None:
         assert await read_variable(t, "two") == elsewhere
 
 
-@pytest.mark.parametrize("isolation", [None, WARM_ISOLATION], ids=["in the platform", "in its own process"])
-async def test_everybody_shares_the_variables_of_the_agent(isolation: Isolation | None) -> None:
-    async with AgentTester(store_variables, isolation=isolation) as t:
+async def test_everybody_shares_the_variables_of_the_agent() -> None:
+    async with AgentTester(store_variables) as t:
         await t.ask({"set": {"v": 1}}, thread="one", user=BOB)
         await t.ask({"set": {"v": "of all"}, "scope": "agent"}, user=ALICE)
         assert await read_variable(t, "new") == await read_variable(t, "new", CAROL) == "of all"

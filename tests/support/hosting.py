@@ -524,14 +524,12 @@ async def run_platform(
     grace_s: float = 10,
     errors: Sequence[str] = (),
     other_agents: int = 0,
-    isolation: Literal["none", "process"] = "none",
     port: int | None = None,
     blocked_s: float = BLOCKED_S,
 ) -> AsyncIterator[tuple[PlatformProcess, str]]:
     """Run a child process with one agent on `server`; yield it and the agent's JID. It is killed at the end, if it still runs.
 
     It has to log these `errors`, and no others. `other_agents` is the number of further agents of the same kind.
-    `isolation` is that of the first agent.
     `port` is the port of a tunnel to the server. `blocked_s` is that of `Platform`.
     """
     accounts = [await server.account() for _ in range(1 + other_agents)]
@@ -550,9 +548,8 @@ async def run_platform(
                 "agent": agent,
                 "password": word,
                 "options": options or {},
-                "isolation": isolation if number == 0 else "none",
             }
-            for number, (account, word) in enumerate(accounts)
+            for account, word in accounts
         ],
     }
     platform_process = PlatformProcess(write_settings(configuration, settings), others, blocked_s)

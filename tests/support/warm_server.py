@@ -24,7 +24,6 @@ LEFT_OUT = (
     "spade_coreason.agents",
     "spade_coreason.storage.migrations.",
     "spade_coreason.__main__",
-    "spade_coreason.runtime.isolation.child",  # it is a program
 )
 FURTHER = (
     "aiosqlite",

@@ -16,10 +16,9 @@ from spade_coreason.agents.notes import NotesAgent
 from spade_coreason.agents.round_table import RoundTableAgent
 from spade_coreason.domain.preferences import Preferences
 from spade_coreason.domain.texts.translation import translate
-from spade_coreason.testing import Isolation, Policy, Rules
+from spade_coreason.testing import Policy, Rules
 from tests.support.errors import ExpectedErrors
 from tests.support.hosting import Echo, run_agent
-from tests.support.isolation import WARM_ISOLATION
 from tests.support.servers.clients import StockClient
 from tests.support.servers.server import XmppServer
 from tests.support.wait import TIMEOUT_S
@@ -82,9 +81,8 @@ async def test_no_command_answers_a_german_in_english() -> None:
         assert (await t.say("/forget ja"))[0].startswith("Gelöscht: ")
 
 
-@pytest.mark.parametrize("isolation", [None, WARM_ISOLATION], ids=["here", "process"])
-async def test_the_ready_made_agents_speak_the_language_of_the_person(isolation: Isolation | None) -> None:
-    async with AgentTester(NotesAgent, user=ALICE, isolation=isolation) as t:
+async def test_the_ready_made_agents_speak_the_language_of_the_person() -> None:
+    async with AgentTester(NotesAgent, user=ALICE) as t:
         await t.say("/settings language de")
         assert await t.say("list") == ["Sie haben mir noch nichts erzählt."]
         assert await t.say("Der Zahnarzt ist am Montag") == ["✓ Ich merke mir: „Der Zahnarzt ist am Montag“."]

@@ -6,8 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from spade_coreason.app.platform import Platform
 from spade_coreason.config.loader import load_settings
 from tests.support.errors import ExpectedErrors
@@ -30,9 +28,8 @@ def write_settings(server: XmppServer, directory: Path, *agents: dict[str, Any],
     return directory / "platform.yaml"
 
 
-@pytest.mark.parametrize("isolation", ["none", "process"])
 async def test_nothing_of_a_deleted_person_is_in_any_file_of_the_platform(
-    prosody: XmppServer, tmp_path: Path, expected_errors: ExpectedErrors, isolation: str
+    prosody: XmppServer, tmp_path: Path, expected_errors: ExpectedErrors
 ) -> None:
     expected_errors("incident")
     room = new_room()
@@ -45,14 +42,12 @@ async def test_nothing_of_a_deleted_person_is_in_any_file_of_the_platform(
             "password": asker[1],
             "agent": f"{AGENTS}:Asker",
             "options": {"ask": [keeper[0], outside[0]]},
-            "isolation": isolation,
         },
         {
             "jid": keeper[0],
             "password": keeper[1],
             "agent": f"{AGENTS}:Keeper",
             "rooms": [{"jid": room, "nick": "Keeper"}],
-            "isolation": isolation,
         },
         {"jid": topics[0], "password": topics[1], "agent": "spade_coreason.agents.topics:TopicBroker"},
         peers={"topics": topics[0]},

@@ -15,7 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from ..._version import __version__
-from ...runtime import HISTOGRAM_LIMITS_S, Histogram, IsolatedAgent
+from ...runtime import HISTOGRAM_LIMITS_S, Histogram
 from ...storage import CountsByState, Database
 from . import definitions as m
 from .stored_figures import StoredFigures
@@ -175,8 +175,6 @@ def _add_connection(families: _Families, jid: str, host: HostedAgent) -> None:
     families.add(m.STANZAS_UNACKNOWLEDGED, connection.send_queue.unacknowledged_count, jid)
     families.add(m.SESSIONS, connection.session_count, jid)
     families.add(m.RESUMPTIONS, connection.resumption_count, jid)
-    if isinstance(agent := host.runtime.agent, IsolatedAgent):
-        families.add(m.PROCESS_RESTARTS, agent.process_status.restarts, jid)
 
 
 def _add_database(families: _Families, database: Database) -> None:

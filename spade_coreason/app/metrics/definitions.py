@@ -58,7 +58,6 @@ ONLINE = _gauge("agent_online", "1 while the agent is online, else 0", "agent")
 PAUSED = _gauge("agent_paused", "1 while an operator has paused the agent, else 0", "agent")
 SESSIONS = _counter("sessions", "XMPP sessions that the agent has begun", "agent")
 RESUMPTIONS = _counter("resumptions", "Lost connections after which the session was resumed", "agent")
-PROCESS_RESTARTS = _counter("process_restarts", "Restarts of the own process of an agent with `isolation: process`", "agent")
 
 CONVERSATIONS_IN_MEMORY = _gauge("conversations_in_memory", "Conversations in memory", "agent")
 CONVERSATIONS = _gauge("conversations", "Stored conversations, by state", "agent", "state")
@@ -95,7 +94,7 @@ GROUPS: dict[str, tuple[MetricDefinition, ...]] = {
     "Requests": (REQUESTS, REFUSALS, FAILURES, REDELIVERIES, DROPPED, REJECTED, ROOM_REFUSALS, TOKENS),
     "Times": (REQUEST_SECONDS, TURN_SECONDS, DELIVERY_SECONDS),
     "Queues": (TURNS, WAITING, STANZAS_WAITING, STANZAS_UNACKNOWLEDGED, WRITES_PENDING),
-    "Agents and connections": (ONLINE, PAUSED, SESSIONS, RESUMPTIONS, PROCESS_RESTARTS),
+    "Agents and connections": (ONLINE, PAUSED, SESSIONS, RESUMPTIONS),
     "What is stored": (
         CONVERSATIONS_IN_MEMORY,
         CONVERSATIONS,

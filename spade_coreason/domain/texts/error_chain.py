@@ -78,25 +78,8 @@ ErrorChain: TypeAlias = tuple[ChainedError, ...]
 """The exceptions that led to an error in the order in which they were raised; the last is the error itself."""
 
 
-class RemoteTracebackError(Exception):
-    """The traceback of an exception in another process. It is the cause of the exception here, so that a log has it.
-
-    `chain` is the exception there.
-    """
-
-    def __init__(self, text: str, chain: ErrorChain) -> None:
-        super().__init__(text)
-        self.chain = chain
-
-    def __str__(self) -> str:
-        return f'\n"""\n{self.args[0]}"""'
-
-
 def describe_error_chain(error: BaseException) -> ErrorChain:
-    """Return an exception as a chain of limited size: at most ten errors, with 40 frames and 2,000 characters each.
-
-    An exception of another process continues there.
-    """
+    """Return an exception as a chain of limited size: at most ten errors, with 40 frames and 2,000 characters each."""
     return tuple(_describe(error, 0))[-MAX_CHAINED_ERRORS:]
 
 
@@ -125,22 +108,15 @@ def describe_await(suspended: object) -> str:
 def _describe(error: BaseException, depth: int) -> list[ChainedError]:
     chain: list[ChainedError] = []
     for each, relation in _walk_back(error)[::-1]:
-        name, frames, omitted = _name_type(type(each)), list(_find_frames(each.__traceback__)), 0
-        text = _read_text(each)
-        if isinstance(each.__cause__, RemoteTracebackError) and each.__cause__.chain:
-            *before, remote = each.__cause__.chain
-            chain += before
-            name, relation, omitted, text = remote.type, remote.relation, remote.omitted, remote.text
-            frames += remote.frames
-        elif isinstance(each, BaseExceptionGroup) and depth < _MAX_GROUP_DEPTH:
+        if isinstance(each, BaseExceptionGroup) and depth < _MAX_GROUP_DEPTH:
             for member in each.exceptions:
                 if len(chain) >= MAX_CHAINED_ERRORS:
                     break
                 first, *rest = _describe(member, depth + 1)
                 chain += [replace(first, relation=_BESIDE) if chain else first, *rest]
             relation = _GROUP
-        kept, count = _limit_frames(frames)
-        chain.append(ChainedError(_shorten(name), kept, relation, omitted + count, text))
+        frames, omitted = _limit_frames(list(_find_frames(each.__traceback__)))
+        chain.append(ChainedError(_shorten(_name_type(type(each))), frames, relation, omitted, _read_text(each)))
     return chain
 
 
@@ -153,9 +129,7 @@ def _walk_back(error: BaseException) -> list[tuple[BaseException, Relation]]:
         current, relation = following, _NONE
         seen.add(id(current))
         following = None
-        if isinstance(current.__cause__, RemoteTracebackError):
-            pass  # the exceptions before it are in the chain there
-        elif current.__cause__ is not None:
+        if current.__cause__ is not None:
             following, relation = current.__cause__, _CAUSE
         elif current.__context__ is not None and not current.__suppress_context__:
             following, relation = current.__context__, _CONTEXT

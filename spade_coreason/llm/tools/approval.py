@@ -17,7 +17,7 @@ from .function import Tool
 log = logging.getLogger(__name__)
 
 _RANKS = {RiskLevel.SAFE: 0, RiskLevel.STANDARD: 1, RiskLevel.CRITICAL: 2}
-_NOBODY = "no one can be asked here; an agent in a process of its own, and a session without approvals, cannot wait for people"
+_NOBODY = "no one can be asked here; a session without approvals cannot wait for people"
 
 
 class ApprovalGate:

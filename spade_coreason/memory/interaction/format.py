@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
-from typing import Any, BinaryIO, TypeAlias, TypedDict, cast
+from typing import Any, BinaryIO, TypeAlias, TypedDict
 
 from pydantic_core import from_json, to_json
 
@@ -99,15 +99,6 @@ def decode_entries(lines: bytes | bytearray) -> list[Entry]:
     except ValueError:  # another program's file may have escaped lone surrogates
         entries = json.loads(array)
     return entries
-
-
-def check_entry(entry: object) -> Entry:
-    """Return an entry of another program. ValueError if it is none."""
-    for key in Entry.__annotations__:
-        if not (isinstance(entry, dict) and isinstance(entry.get(key), str)):
-            raise ValueError(f"an entry has no {key}")
-    checked: Any = entry
-    return cast("Entry", checked)
 
 
 # Writing

@@ -48,16 +48,10 @@ def command(name: str, description: str, audience: Audience = "everybody", /, **
         raise TypeError(f"@command: {name!r} is no name; write small letters, digits and hyphens, such as weather")
 
     def decorate(method: Method) -> Method:
-        fields = _fields(name, method, labels)
-        mark_command(method, name, description, fields, audience)
+        setattr(method, _MARK, (name, description, _fields(name, method, labels), audience))
         return method
 
     return decorate
-
-
-def mark_command(method: Any, name: str, description: str, fields: tuple[Field, ...], audience: Audience = "everybody") -> None:
-    """Mark a coroutine function `(self, session, **values)` as a command, so that `commands_of` finds it."""
-    setattr(method, _MARK, (name, description, fields, audience))
 
 
 def commands_of(agent: object) -> list[AgentCommand]:

@@ -65,15 +65,10 @@ def every(cron: str, /, *, zone: str | None = None, missed: Missed = "once") -> 
             raise TypeError(f'@every("{cron}"): write the method with `async def`')
         if len(inspect.signature(handler).parameters) < _PARAMETERS:
             raise TypeError(f'@every("{cron}"): the method takes (self, request, session, response)')
-        mark_every(handler, EveryMark(cron, zone, missed))
+        setattr(handler, _MARK, EveryMark(cron, zone, missed))
         return handler
 
     return decorate
-
-
-def mark_every(handler: Any, mark: EveryMark) -> None:
-    """Mark a coroutine function, so that `every_of` finds it."""
-    setattr(handler, _MARK, mark)
 
 
 def every_of(agent: object) -> list[EveryHandler]:

@@ -15,7 +15,7 @@ from ...domain.jid import bare_jid, parse_jid
 from ...domain.messages import EVERY, MAX_ID_CHARACTERS, ROOT_SENDER
 from ...domain.topics import PUBLISHER
 from ..peers.peers import CURRENT_REQUEST
-from ..turns.steps import CURRENT_JOURNAL, run_step
+from ..turns.current_journal import CURRENT_JOURNAL
 
 NAME_A_PERSON = "name a person, with their JID"
 MAX_CONTENT_BYTES = 2**18
@@ -73,7 +73,7 @@ class People:
         if journal is None or journal.is_closed:
             await create(person, blocks, thread, key, str(uuid4()))
             return created[0]
-        notification_id = await run_step(journal, "people.notify", create, (person, blocks, thread, key), "retry")
+        notification_id = await journal.run_once("people.notify", create, (person, blocks, thread, key), "retry")
         return created[0] if created else await self.outcome(notification_id)
 
     async def outcome(self, notification_id: str | UUID) -> Notification:

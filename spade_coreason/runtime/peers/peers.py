@@ -44,7 +44,8 @@ from ...exceptions import (
 )
 from ..channels import OutboundMessage, RequestSender
 from ..topics.requests import make_publish_request, read_item_id
-from ..turns.steps import CURRENT_JOURNAL, DurableStep
+from ..turns.current_journal import CURRENT_JOURNAL
+from ..turns.steps import DurableStep
 from .capability_requests import CapabilityRequests
 from .directory import AgentFinder, PlatformDirectory
 from .open_requests import FINAL_EVENTS, OpenRequests, normalise_jid
@@ -240,7 +241,7 @@ class Peers:
                 if wait_s is None or loop.time() + wait_s >= end:
                     raise
             else:
-                await _end_step(step, answered, events)
+                _end_step(step, answered, events)
                 return collect_answer(answered, events)
             await asyncio.sleep(wait_s)
         raise AssertionError("not reached")
@@ -488,14 +489,14 @@ def _run_span(trace: TurnTrace, name: str, peer: str, request: AgentRequest) -> 
         span.end()
 
 
-async def _end_step(step: DurableStep | None, jid: str, events: Sequence[PeerEvent]) -> None:
+def _end_step(step: DurableStep | None, jid: str, events: Sequence[PeerEvent]) -> None:
     """Store the reply to an ask. A very long one is not stored: the peer has it, and gives it again."""
     journal = CURRENT_JOURNAL.get()
     if step is None or journal is None or journal.is_closed:
         return
     reply = to_json((jid, [(event.type, event.data) for event in events])).decode()
     if len(reply) <= _MAX_REPLY_CHARACTERS:
-        await journal.close_step_soon(step, reply)
+        journal.close_step_soon(step, reply)
 
 
 def describe_chain(chain: Iterable[str]) -> str:

@@ -46,15 +46,10 @@ def subscribe(pattern: str, /) -> Callable[[Handler], Handler]:
         if len(inspect.signature(handler).parameters) < _PARAMETERS:
             raise TypeError(f'@subscribe("{pattern}"): the handler takes (self, request, session, response)')
         # Decorators run from the last to the first.
-        mark_subscriptions(handler, (checked, *getattr(handler, _MARK, ())))
+        setattr(handler, _MARK, (checked, *getattr(handler, _MARK, ())))
         return handler
 
     return decorate
-
-
-def mark_subscriptions(handler: Any, patterns: tuple[str, ...]) -> None:
-    """Mark a coroutine function as the handler of the topics that patterns match, so that `subscriptions_of` finds it."""
-    setattr(handler, _MARK, patterns)
 
 
 def subscriptions_of(agent: object) -> list[Subscription]:

@@ -6,6 +6,8 @@ The journal of a request is loaded if the request runs again, and deleted when i
 from __future__ import annotations
 
 import hashlib
+import inspect
+import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
@@ -16,7 +18,15 @@ from ...domain.identifiers import derive_step_key
 from ...domain.messages import EarlierRuns
 from ...exceptions import CoReasonError, MissingStepError, StepMismatchError, StepUncertainError, UnknownStepError
 from ...storage import Commit, Inbox, SaveStep, StoredStep
-from .steps import MAX_NAME_CHARACTERS, OUTER_STEP, DurableStep, hash_arguments, run_step
+from .steps import (
+    KEY_PARAMETER,
+    MAX_NAME_CHARACTERS,
+    OUTER_STEP,
+    DurableStep,
+    dump_result,
+    hash_arguments,
+    takes_idempotency_key,
+)
 
 MAX_STEPS = 10_000
 """The most steps of one turn."""
@@ -87,7 +97,21 @@ class StepJournal:
 
     async def run_once(self, name: str, function: Callable[..., Any], args: Sequence[Any], on_uncertain: OnUncertain) -> Any:
         """Run a durable step, as `Session.run_once`."""
-        return await run_step(self, name, function, args, on_uncertain)
+        if on_uncertain not in ("retry", "fail"):
+            raise ValueError(f'on_uncertain must be "retry" or "fail", not {on_uncertain!r}')
+        step = await self.open_step(name, args, on_uncertain)
+        if step.is_finished:
+            return step.result
+        token = OUTER_STEP.set(step.key)
+        try:
+            result = function(*args, **({KEY_PARAMETER: step.key} if takes_idempotency_key(function) else {}))
+            if inspect.isawaitable(result):
+                result = await result
+        finally:
+            OUTER_STEP.reset(token)
+        result_text = dump_result(name, result)
+        await self.close_step(step, result_text)
+        return json.loads(result_text)
 
     async def open_step(self, name: str, args: Sequence[Any], on_uncertain: OnUncertain) -> DurableStep:
         """Begin the next use of a step. If it is finished, its result is that of an earlier run.
@@ -127,7 +151,7 @@ class StepJournal:
         stored = StoredStep(step.name, step.number, step.arguments_hash, None)
         return self._inbox.save_step_with(self._inbox_row, stored)
 
-    async def close_step_soon(self, step: DurableStep, result_text: str) -> None:
+    def close_step_soon(self, step: DurableStep, result_text: str) -> None:
         """Store the result of a step that may run again without harm. Do not wait for that."""
         if self._inbox_row and not self.is_closed:
             self._finish(step)

@@ -9,18 +9,17 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
-from ...contracts.authoring import OnUncertain
 from ...domain.texts.json_text import dump_json
 
 MAX_RESULT_BYTES = 2**20
 """The largest result of a step, as JSON in UTF-8."""
 MAX_NAME_CHARACTERS = 200
-_KEY_PARAMETER = "idempotency_key"
+KEY_PARAMETER = "idempotency_key"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,64 +44,18 @@ class DurableStep:
         return None if self.result_text is None else json.loads(self.result_text)
 
 
-class JournalAccess(Protocol):
-    """The access to the journal of a turn, here or in another process."""
-
-    @property
-    def is_closed(self) -> bool:
-        """True if the turn has ended."""
-        ...
-
-    async def open_step(self, name: str, args: Sequence[Any], on_uncertain: OnUncertain) -> DurableStep:
-        """Begin a step."""
-        ...
-
-    async def close_step(self, step: DurableStep, result_text: str) -> None:
-        """Store the result of a step, and wait until it is durable."""
-        ...
-
-    async def close_step_soon(self, step: DurableStep, result_text: str) -> None:
-        """Store the result of a step that may run again without harm. Do not wait for that."""
-        ...
-
-
 class TurnParkedError(BaseException):
     """The end of a run of `assist` that has asked a person. It is no Exception, so that `except Exception` lets it pass."""
-
-
-CURRENT_JOURNAL: ContextVar[JournalAccess | None] = ContextVar("current_journal", default=None)
-"""The journal of the turn that runs in this task. It is closed once the turn has ended."""
 
 
 OUTER_STEP: ContextVar[str] = ContextVar("outer_step", default="")
 """The key of the step in whose function this task is; "" outside. Its inner steps do not begin again once it has a result."""
 
 
-async def run_step(
-    journal: JournalAccess, name: str, function: Callable[..., Any], args: Sequence[Any], on_uncertain: OnUncertain
-) -> Any:
-    """Return the stored result of a step, or call `function` and store its result."""
-    if on_uncertain not in ("retry", "fail"):
-        raise ValueError(f'on_uncertain must be "retry" or "fail", not {on_uncertain!r}')
-    step = await journal.open_step(name, args, on_uncertain)
-    if step.is_finished:
-        return step.result
-    token = OUTER_STEP.set(step.key)
-    try:
-        result = function(*args, **({_KEY_PARAMETER: step.key} if takes_idempotency_key(function) else {}))
-        if inspect.isawaitable(result):
-            result = await result
-    finally:
-        OUTER_STEP.reset(token)
-    result_text = dump_result(name, result)
-    await journal.close_step(step, result_text)
-    return json.loads(result_text)
-
-
 def takes_idempotency_key(function: Callable[..., Any]) -> bool:
     """Return True if a function has a parameter `idempotency_key`."""
     try:
-        return _KEY_PARAMETER in inspect.signature(function).parameters
+        return KEY_PARAMETER in inspect.signature(function).parameters
     except (TypeError, ValueError):  # some functions that are written in C have no signature
         return False
 

@@ -49,10 +49,11 @@ from ...storage import SPARE_SLOT, Commit, Rows, TurnRecord, Variable
 from ..channels import OutboundMessage
 from ..intake.mailbox import Mailbox, QueuedRequest
 from ..peers.peers import CURRENT_REQUEST
+from .current_journal import CURRENT_JOURNAL
 from .output import TurnOutput
 from .response import TurnResponse
 from .step_journal import StepJournal
-from .steps import CURRENT_JOURNAL, TurnParkedError
+from .steps import TurnParkedError
 from .turn_services import TurnServices
 
 log = logging.getLogger(__name__)

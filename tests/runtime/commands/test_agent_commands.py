@@ -10,8 +10,6 @@ import pytest
 from spade_coreason import AgentDefinition, AgentRequest, AgentTester, Response, Session, SessionHandle, command
 from spade_coreason.domain.forms.fields import Choice, Field, FieldError
 from spade_coreason.runtime.commands.decorator import commands_of
-from spade_coreason.testing import Isolation
-from tests.support.isolation import WARM_ISOLATION
 
 if TYPE_CHECKING:
     from nowhere import Unknown  # type: ignore[import-not-found]  # what only a type checker sees is no hindrance
@@ -73,9 +71,8 @@ def test_fields_come_from_the_parameters() -> None:
         ),
     ],
 )
-@pytest.mark.parametrize("isolation", [None, WARM_ISOLATION], ids=["here", "process"])
-async def test_the_words_of_a_text_fill_the_fields_in_order(text: str, answer: str, isolation: Isolation | None) -> None:
-    async with AgentTester(InheritingAgent, isolation=isolation) as t:
+async def test_the_words_of_a_text_fill_the_fields_in_order(text: str, answer: str) -> None:
+    async with AgentTester(InheritingAgent) as t:
         assert await t.say(text) == [answer]
 
 

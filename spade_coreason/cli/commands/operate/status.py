@@ -112,12 +112,6 @@ def command(name: str | None, file: Path | None, data: Path | None, as_json: boo
                 paint(f"{stored} of {agent.jid}: the channel {channel} is not installed; install it and start again", "yellow")
             )
     for agent in found.agents:
-        if (process := agent.process) is not None:
-            state = "starting again" if process.pid is None else str(process.pid)
-            times = f"{process.restarts:,} time{'s' if process.restarts != 1 else ''}"
-            restarts = f", restarted {times}; the last process {process.last_end}" if process.restarts else ""
-            print_line(f"{agent.jid} in its own process: {state}{restarts}")
-    for agent in found.agents:
         if any(usage.messages or usage.refused for usage in agent.quotas):
             print_line(_describe_usage(agent))
     for problem, jids in _jids_by_problem(found.agents).items():
