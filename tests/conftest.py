@@ -13,6 +13,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from spade_coreason.storage import AgentRepository, Database
 from tests.support.databases import new_database_url, open_without_sync
@@ -35,6 +36,10 @@ os.environ["SSL_CERT_FILE"] = str(Path(__file__).parent / "fixtures" / "no_autho
 
 # Nothing that is made when tests are collected is garbage: to look for some takes a fifth of that time.
 gc.disable()
+
+# A test that draws is slow on a loaded machine, and is right there too.
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 
 # A shell makes its background processes ignore SIGINT, and every program started from here would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -131,7 +131,7 @@ def test_an_answer_in_pieces_looks_like_the_same_in_one(size: int, columns: int,
     assert seen(written, columns, rows) == expected(text, columns)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(MARKDOWN, st.integers(1, 9))
 def test_any_answer_writes_nothing_but_styles_and_moves_on_the_screen(text: str, size: int) -> None:
     seen(show(pieces_of(text.strip(), size), rows=6), rows=6)

@@ -11,7 +11,7 @@ from typing import ClassVar
 from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from spade_coreason.contracts import Missed
 from spade_coreason.domain.initiative.schedules import CronTimes, DueDecision, check_zone, decide_missed
@@ -240,7 +240,6 @@ changes = st.sampled_from(["2026-03-08", "2026-03-29", "2026-10-25", "2026-11-01
 schedules = st.builds(CronTimes, st.sampled_from(CRONS), st.sampled_from([*ZONES, HAVANA, "Australia/Lord_Howe"]))
 
 
-@settings(deadline=None)
 @given(schedules, moments | changes, moments | changes)
 def test_a_due_time_is_later_than_the_moment_and_never_earlier_for_a_later_moment(
     times: CronTimes, one: datetime, other: datetime
@@ -252,7 +251,6 @@ def test_a_due_time_is_later_than_the_moment_and_never_earlier_for_a_later_momen
     assert first == second or first <= later  # nothing is due between a moment and the due time after it
 
 
-@settings(deadline=None)
 @given(schedules, moments | changes, st.timedeltas(timedelta(0), timedelta(days=800)), st.sampled_from(["once", "skip"]))
 def test_a_decision_leaves_nothing_to_decide_before_its_next_due_time(
     times: CronTimes, moment: datetime, down: timedelta, missed: Missed

@@ -23,7 +23,6 @@ def bounded(count: int) -> settings:
         max_examples=count,
         derandomize="EXAMPLES" not in os.environ,
         database=None,
-        deadline=None,
         suppress_health_check=list(HealthCheck),
         print_blob=False,
     )
