@@ -15,7 +15,7 @@ TOLERANCE = 0.01
 def load_figures(file: Path = FIGURES) -> dict[str, int]:
     """Return the figures by name: the keys of their tables, joined by spaces. Each is its base and all its raises.
 
-    ValueError for a raise that does not say what was bought for it.
+    ValueError for a raise that does not say what was bought for it, or exceeds the budget that this was given.
     """
     figures: dict[str, int] = {}
     _add_figures(figures, "", tomllib.loads(file.read_text(encoding="utf-8")))
@@ -31,6 +31,8 @@ def _add_figures(figures: dict[str, int], name: str, table: Mapping[str, Any]) -
     for entry in table.get("raises", ()):
         if not str(entry.get("bought", "")).strip():
             raise ValueError(f"{name}: a raise does not say what was bought for it")
+        if entry["by"] > entry.get("budget", 0):
+            raise ValueError(f"{name}: the raise for {entry['bought']!r} exceeds its budget of {entry.get('budget', 0):,}")
         figures[name] += entry["by"]
 
 

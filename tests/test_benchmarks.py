@@ -16,7 +16,7 @@ from benchmarks.exchange.pair import ask_in_turn
 from benchmarks.figures import find_exceeded, load_figures
 from benchmarks.memory import WAYS
 from benchmarks.opening import Hold
-from benchmarks.tokens import count_package, count_tokens
+from benchmarks.tokens import count_package, count_tokens, count_words
 from benchmarks.workers import (
     LOADS,
     ONE,
@@ -156,11 +156,16 @@ def test_a_measurement_may_exceed_its_figure_by_one_per_cent() -> None:
 
 def test_a_figure_is_raised_only_by_a_line_that_says_what_was_bought(tmp_path: Path) -> None:
     file = tmp_path / "figures.toml"
-    file.write_text("[path.modules]\nbase = 45\nraises = [{ by = 2, bought = 'rooms' }, { by = 1, bought = 'files' }]\n")
+    raises = "{ by = 2, budget = 2, bought = 'rooms' }, { by = 1, budget = 3, bought = 'files' }"
+    file.write_text(f"[path.modules]\nbase = 45\nraises = [{raises}]\n")
     assert load_figures(file) == {"path modules": 48}
-    file.write_text("[path.modules]\nbase = 45\nraises = [{ by = 2, bought = ' ' }]\n")
+    file.write_text("[path.modules]\nbase = 45\nraises = [{ by = 2, budget = 2, bought = ' ' }]\n")
     with pytest.raises(ValueError, match="path modules: a raise does not say what was bought"):
         load_figures(file)
+    for budget in ("", ", budget = 1"):
+        file.write_text(f"[path.modules]\nbase = 45\nraises = [{{ by = 2{budget}, bought = 'rooms' }}]\n")
+        with pytest.raises(ValueError, match="path modules: the raise for 'rooms' exceeds its budget of"):
+            load_figures(file)
 
 
 def test_comments_docstrings_and_layout_are_no_tokens() -> None:
@@ -170,6 +175,33 @@ def test_comments_docstrings_and_layout_are_no_tokens() -> None:
 
 def test_an_f_string_is_one_token_on_every_python() -> None:
     assert count_tokens('text = f"a {b + c:{width}} d" "e"\n') == len("text = f-string e".split())
+
+
+@pytest.mark.parametrize("prefix", ["", "f", "rb"])
+def test_a_long_string_counts_by_its_words(prefix: str) -> None:
+    short, long = "let a = b; " * 10, "let a = b; " * 20
+    assert count_tokens(f'code = {prefix}"{short}"\n') == len("code = string".split())
+    assert count_tokens(f'code = {prefix}"{long}"\n') == len(f"code = {prefix}".split()) + 60
+
+
+def test_strings_side_by_side_are_one_string_and_a_docstring_is_none() -> None:
+    half = "let a = b; " * 10
+    assert count_tokens(f"code = (\n    '{half}'  # half\n    '{half}'\n)\n") == len("code = ( )".split()) + 60
+    documented = f'LIMIT = "one"\n"""{half}{half}"""\nOTHER = "two"\n'
+    assert count_tokens(documented) == len("LIMIT = one OTHER = two".split())
+
+
+@pytest.mark.parametrize(
+    ("suffix", "text"),
+    [
+        (".js", "/* long\n */ if (a) b('http://c'); // so\n"),
+        (".html", "<!-- a --><p>b{# c #}</p>"),
+        (".css", "/* a */ p { --b: 1px; }"),
+    ],
+)
+def test_pages_styles_and_scripts_count_by_their_words_and_marks(suffix: str, text: str) -> None:
+    tokens = {".js": "if ( a ) b ( ' http : / / c ' ) ;", ".html": "< p > b < / p >", ".css": "p { - - b : 1px ; }"}
+    assert count_words(text, suffix) == len(tokens[suffix].split())
 
 
 @pytest.mark.release
