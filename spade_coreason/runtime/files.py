@@ -143,7 +143,6 @@ class Files:
         self._upload_file = upload_file
         self._fetch_file = partial(fetch_file, trust=trust, own_urls=own_urls) if trust or own_urls else fetch_file
         self.ca_file = None if trust is None else trust.ca_file
-        self.own_urls = tuple(own_urls)
         self._warnings = warnings
         self._uploaded_links: dict[str, None] = {}
         self.upload_count = 0

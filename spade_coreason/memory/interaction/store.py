@@ -84,7 +84,6 @@ class AgentInteractionMemory:
     ) -> None:
         self.agent_id = _require_text("agent_id", agent_id)
         self.limits = limits
-        self.durability = durability
         if store is None:
             directory = Path(DEFAULT_DIRECTORY if storage_dir is None else storage_dir).absolute()
             store = MemoryFile(directory / file_name(agent_id), agent_id, limits, is_durable=durability == "full")
