@@ -303,5 +303,5 @@ def test_ask_chat_and_the_log_have_no_hidden_characters(tmp_path: Path) -> None:
         assert up.run_command("ask", "hostile", "log").stdout == "logged\n"
         assert all(is_safe(text) for one in (asked, failed, chat) for text in (one.stdout, one.stderr))
         _, _, log = up.stop()
-    assert log.count("label\\u202e\\x1b[8m") >= 2
+    assert "label\\u202e\\x1b[8m" in log
     assert escape_lines(log) == log

@@ -87,7 +87,7 @@ def _echo_status(invoke_beside_platform: Invoke) -> dict[str, Any]:
 def test_the_status_of_an_older_version_is_understood() -> None:
     agent = AgentStatus("echo@localhost", "online")
     status = show_status.result.dump_python(PlatformStatus(1, "embedded", (agent,)), mode="json")
-    for name in ("recent", "conversations_stored", "start_problem", "dropped", "rejected", "process", "notifications"):
+    for name in ("recent", "conversations_stored", "start_problem", "dropped", "rejected", "notifications"):
         del status["agents"][0][name]
     assert show_status.result.validate_json(json.dumps(status)).agents == (agent,)
 
