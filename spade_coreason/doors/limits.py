@@ -154,10 +154,12 @@ class LimitedProtocol(H11Protocol):
 
     def close(self) -> None:
         """Close the connection as soon as the answer in progress is complete."""
-        with suppress(h11.LocalProtocolError):
+        if self.transport.is_closing():
+            return
+        try:
             self.shutdown()
-        if self.cycle is None or self.cycle.response_complete:
-            self.transport.close()
+        except h11.LocalProtocolError:
+            self._close()
 
     def abort(self) -> None:
         """Close the connection at once."""
@@ -166,8 +168,7 @@ class LimitedProtocol(H11Protocol):
 
     def timeout_keep_alive_handler(self) -> None:
         """Close a connection that waits for a further request."""
-        self.transport.close()
-        self._watch_reader()
+        self._close()
 
     def _unsupported_upgrade_warning(self) -> None:
         """Ignore the wish for another protocol, as RFC 9110, 7.8 permits. Log nothing, since anyone can send it."""
@@ -185,7 +186,7 @@ class LimitedProtocol(H11Protocol):
             text = f"the headers were not complete within {self._header_s:g} s; send them at once"
             self._refuse(HTTPStatus.REQUEST_TIMEOUT, text)
         else:  # as a browser opens connections that it may need later
-            self.transport.close()
+            self._close()
 
     def _watch_reader(self) -> None:
         if self._unread_timer is None:
@@ -201,7 +202,11 @@ class LimitedProtocol(H11Protocol):
         if self.cycle is not None and not self.cycle.response_complete:
             self.cycle.disconnected = True  # the application must not answer too
             self.cycle.message_event.set()
-        self.transport.close()
+        self._close()
+
+    def _close(self) -> None:
+        if not self.transport.is_closing():  # asyncio cannot abort a TLS transport that was closed twice
+            self.transport.close()
         self._watch_reader()
 
 

@@ -156,6 +156,23 @@ async def test_streams_that_do_not_end_are_cut_within_seconds() -> None:
         assert (server.connections, door.open_streams) == (0, 0)
 
 
+async def test_a_client_of_https_that_does_not_let_itself_be_closed_is_cut(tmp_path: Path) -> None:
+    """It neither reads nor answers the end of TLS, for which asyncio would wait as long as for a handshake."""
+    files = sign_by_itself(tmp_path, "localhost")
+    settings = web_settings(tls={"certificate": files.certificate, "key": files.key}, limits={"header_s": 10 * TIMEOUT_S})
+    context = ssl.create_default_context(cafile=str(files.certificate))
+    async with serve(settings) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", settings.port, ssl=context, server_hostname="localhost")
+        client = RawClient(reader, writer)
+        await client.send(request_of("/whoami"))
+        assert (await client.read_reply()).status == 200
+        writer.transport.pause_reading()  # type: ignore[attr-defined] # the reader of a socket has it
+        async with asyncio.timeout(TIMEOUT_S):
+            await server.close()
+        await eventually(lambda: server.connections == 0)
+        writer.transport.abort()
+
+
 PROGRAM = """
 import asyncio, signal, sys
 from tests.support.doors import serve, web_settings

@@ -186,9 +186,14 @@ class XMPPClient(ClientXMPP):  # type: ignore[misc]  # slixmpp comes without typ
             return
         protocol.client = None
         self._unhandled.clear()
+        self.abort()
+        self.connection_lost(None)
+
+    def abort(self) -> None:
+        """Cut the connection at once, also when it was cut before and is not lost yet."""
+        # slixmpp closes it too, and asyncio cannot abort a TLS transport that was closed twice: Python 3.11.2 raises.
         if self.transport is not None:
             self.transport.abort()
-        self.connection_lost(None)
 
     async def start_tls_as(self, domain: str) -> None:
         """Do the TLS handshake with the server of a domain, and begin a new stream. Raise OSError if that fails."""

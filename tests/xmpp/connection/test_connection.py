@@ -491,6 +491,16 @@ async def test_a_cut_connection_reports_it_and_reconnects(real_server: XmppServe
         assert echo.host.connection.resumption_count == 1
 
 
+async def test_a_connection_that_is_cut_twice_is_no_broken_one_until_it_is_lost(prosody: XmppServer, tmp_path: Path) -> None:
+    """asyncio can neither write to a TLS transport that was closed twice, nor abort it (Python 3.11.2 raises)."""
+    async with run_agent(Echo(), prosody, tmp_path) as agent:
+        connection = agent.host.connection
+        for _ in range(3):  # by the end of the stream, the loss of the connection and a stop, in any order
+            connection.client.abort()
+            connection.client.send_raw(" ")
+        await eventually(lambda: connection.session_count == 2 or connection.resumption_count == 1)
+
+
 async def test_messages_of_a_server_that_does_not_hear_the_agent_are_no_answer(real_server: XmppServer, tmp_path: Path) -> None:
     async with (
         Tunnel(real_server) as tunnel,
