@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import tarfile
 import zipfile
 from importlib.metadata import distribution, requires
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+
+from tests.support.archives import unpack
 
 ROOT = Path(__file__).parents[1]
 
@@ -21,8 +22,8 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     _build(ROOT, directory / "direct")
     _run("hatchling", "build", "-t", "sdist", "-d", str(directory), cwd=ROOT)
     [sdist] = directory.glob("*.tar.gz")
-    with tarfile.open(sdist) as archive:
-        archive.extractall(directory / "source", filter="data")
+    (directory / "source").mkdir()
+    unpack(sdist, directory / "source")
     [source] = (directory / "source").iterdir()
     _build(source, directory / "from-sdist")
     return {way: next((directory / way).glob("*.whl")) for way in ("direct", "from-sdist")}

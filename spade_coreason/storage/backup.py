@@ -246,8 +246,11 @@ def _pack(directory: Path, target: Path) -> None:
 def _unpack(source: Path, directory: Path) -> BackupInfo:
     problem = f"{source}: is not a backup of spade-coreason"
     try:
+        (directory / _MEMORY_DIR).mkdir(mode=0o700)
         with tarfile.open(source, "r:") as archive:
-            archive.extractall(directory, filter=_filter_member)
+            for member in archive:
+                if not (member.isdir() and member.name == _MEMORY_DIR):
+                    _unpack_file(archive, member, directory)
         info = BackupInfo(**json.loads((directory / _INFO_FILE).read_text()))
         if not isinstance(info.rows, dict) or not isinstance(info.memories, int):
             raise ValueError(f"{_INFO_FILE} is damaged")
@@ -262,11 +265,13 @@ def _unpack(source: Path, directory: Path) -> BackupInfo:
     return info
 
 
-def _filter_member(member: tarfile.TarInfo, directory: str) -> tarfile.TarInfo:
-    """Accept only the members that a backup has. A link or a sparse file could restore other data than the backup shows."""
-    is_file = member.isreg() and not member.issparse()
+def _unpack_file(archive: tarfile.TarFile, member: tarfile.TarInfo, directory: Path) -> None:
+    """Accept only the files that a backup has. A link or a sparse file could restore other data than the backup shows."""
     name, *rest = member.name.split("/")
-    is_known = is_file and (member.name in (_INFO_FILE, _DATABASE_FILE) or (name == _MEMORY_DIR and len(rest) == 1))
-    if not is_known and not (member.isdir() and member.name == _MEMORY_DIR):
+    is_known = member.name in (_INFO_FILE, _DATABASE_FILE) or (name == _MEMORY_DIR and len(rest) == 1)
+    packed = archive.extractfile(member) if is_known and member.isreg() and not member.issparse() else None
+    if packed is None:
         raise ValueError(f"{member.name!r} is not part of a backup")
-    return tarfile.data_filter(member, directory)
+    # Not by `extractall`: without a filter, which Python 3.11.2 lacks, root would give the files to other users.
+    with packed, open(open_private(directory / member.name, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
+        shutil.copyfileobj(packed, file)

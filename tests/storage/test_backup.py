@@ -17,6 +17,7 @@ from spade_coreason import AgentInteractionMemory, StoreError
 from spade_coreason.storage import open_database
 from spade_coreason.storage.backup import back_up, restore
 from spade_coreason.storage.records import StoredStep, Variable
+from tests.support.archives import unpack
 from tests.support.databases import SAME_STANZA, SQLITE, execute, read_all_tables, read_rows
 from tests.support.records import AGENT, ALICE, BOB, NOW, new_conversation, open_repository, receive_request, store_turn
 from tests.support.servers.postgres import Postgres
@@ -101,8 +102,7 @@ async def test_a_backup_is_consistent_while_turns_are_stored(database_url: str, 
     await database.close()
     sizes = []
     for number in range(5):
-        with tarfile.open(tmp_path / f"{number}.tar") as archive:
-            archive.extract("platform.db", tmp_path, filter="data")
+        unpack(tmp_path / f"{number}.tar", tmp_path, "platform.db")
         with closing(sqlite3.connect(tmp_path / "platform.db")) as copy:
             turns = dict(copy.execute("SELECT conversation_id, turns FROM conversations"))
             stored = dict(
@@ -183,8 +183,8 @@ def add_member(directory: Path, name: str, kind: bytes = tarfile.REGTYPE) -> Non
 
 def repack(directory: Path, about: dict[str, object] | None = None, newer: bool = False, database: bytes | None = None) -> None:
     inside = directory / "inside"
-    with tarfile.open(directory / "b.tar") as archive:
-        archive.extractall(inside, filter="data")
+    inside.mkdir()
+    unpack(directory / "b.tar", inside)
     if database is not None:
         (inside / "platform.db").write_bytes(database)
     if newer:

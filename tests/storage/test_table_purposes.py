@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import sqlite3
-import tarfile
 from contextlib import closing
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -24,6 +23,7 @@ from spade_coreason.operations.definition import Actor, Call, CallerKind
 from spade_coreason.operations.people import OfWholePerson, delete_person, export_whole_person
 from spade_coreason.storage import back_up, open_database, restore, schema
 from spade_coreason.storage.backends.database import Database
+from tests.support.archives import unpack
 from tests.support.databases import SQLITE, execute
 from tests.support.records import AGENT, ALICE, BOB, OTHER_AGENT, new_conversation, open_repository, store_turn
 
@@ -448,8 +448,7 @@ async def test_a_backup_has_every_table_that_is_backed_up(database_url: str, tmp
     (tmp_path / "memory").mkdir()
     await back_up(database, tmp_path / "memory", tmp_path / "backup.tar", "test", lambda done, total: None)
     await database.close()
-    with tarfile.open(tmp_path / "backup.tar") as archive:
-        archive.extract("platform.db", tmp_path, filter="data")
+    unpack(tmp_path / "backup.tar", tmp_path, "platform.db")
     restored = await open_database(f"{SQLITE}{tmp_path}/restored.db", "off")
     await restore(restored, tmp_path / "restored", tmp_path / "backup.tar", lambda done, total: None)
     await restored.close()

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import re
 import subprocess
 import sys
-import tarfile
 from pathlib import Path
 
 import pytest
@@ -15,6 +13,7 @@ from sqlalchemy import make_url
 
 from spade_coreason.storage import check_health, open_database, schema
 from spade_coreason.storage.repository import AgentRepository
+from tests.support.archives import unpack
 from tests.support.program import clean_environment
 from tests.support.records import ALICE, BOB, new_conversation, open_repository, store_turn
 from tests.support.stored_questions import store_question, take_answer
@@ -68,8 +67,8 @@ def find_version_before(oldest: str) -> str:
 
 async def test_the_version_before_runs_on_the_schema_of_today(database_url: str, tmp_path: Path) -> None:
     commit = find_version_before(schema.OLDEST_REVISIONS[make_url(database_url).get_backend_name()])
-    with tarfile.open(fileobj=io.BytesIO(git("archive", commit, "spade_coreason", "agents"))) as archive:
-        archive.extractall(tmp_path, filter="data")
+    (tmp_path / "version.tar").write_bytes(git("archive", commit, "spade_coreason", "agents"))
+    unpack(tmp_path / "version.tar", tmp_path)
     database = await open_database(database_url, "off")
     repository = await open_repository(database)
     await store_turn(repository, new_conversation(repository, "of alice"))
