@@ -34,6 +34,9 @@ RAISED_STANZA_BYTES = 4 * 1024 * 1024
 # a third of the CPU time of tests on a server.
 os.environ["SSL_CERT_FILE"] = str(Path(__file__).parent / "fixtures" / "no_authority.pem")
 
+# Debian has servers, nginx for example, where the PATH of a user who is not root does not lead.
+os.environ["PATH"] += f"{os.pathsep}/usr/sbin"
+
 # Nothing that is made when tests are collected is garbage: to look for some takes a fifth of that time.
 gc.disable()
 
