@@ -13,7 +13,7 @@ from ..exceptions import LeaseLostError, StoreError
 from ..memory import Embedder
 from ..operations.host import RunningAgent
 from ..operations.status import PlatformStatus
-from ..storage import CallTable, Database, Leases, StoredKey, StoredWebhook, WorkerTerms, open_database
+from ..storage import CallTable, Database, LeaseHandlers, LeaseRenewal, Leases, StoredKey, StoredWebhook, WorkerTerms, open_database
 from .factories import build_embedder, import_memories
 from .stored_host import StoredHost, open_stored_host
 from .supervision import make_store_timings, make_worker_terms
@@ -115,8 +115,6 @@ def open_command_host(
 
 @asynccontextmanager
 async def _open_shared_host(settings: Settings, agents: Sequence[str], terms: WorkerTerms) -> AsyncIterator[SharedHost]:
-    from ..storage import LeaseHandlers, LeaseRenewal  # they need PostgreSQL's driver
-
     async with AsyncExitStack() as stack:
         url, durability = settings.storage.url, settings.storage.durability
         database = await open_database(url, durability, timings=make_store_timings(terms), terms=terms)

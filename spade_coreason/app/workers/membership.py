@@ -14,7 +14,7 @@ from ...domain.jid import bare_jid, jid_domain
 from ...doors import RunningDoor
 from ...exceptions import ConfigError, LeaseLostError, StoreError
 from ...operations.host import RunningAgent
-from ...storage import ALL_DOORS, CallTable, Leases, LeaseTable, WorkerTerms, load_crashed
+from ...storage import ALL_DOORS, CallTable, LeaseHandlers, LeaseRenewal, Leases, LeaseTable, WorkerTerms, load_crashed
 from ...xmpp import open_stream
 from ..agent_builder import AgentBuilder
 from ..hosted_agents import HostedAgents
@@ -47,8 +47,6 @@ class Membership:
         report: Callable[[], Awaitable[WorkerState]],
         blocked_s: float,
     ) -> None:
-        from ...storage import LeaseHandlers, LeaseRenewal  # they need PostgreSQL's driver
-
         self._settings = settings
         self._hosted = hosted
         self._builder = builder

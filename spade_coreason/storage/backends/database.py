@@ -219,8 +219,8 @@ class Database(ABC):
     """The revision of the schema. It may be newer than this version."""
     reader_connections: int
     """The number of connections for reads."""
-    read_errors: tuple[type[Exception], ...] = (SQLAlchemyError, OSError)
-    """The errors of a connection for reads."""
+    driver_errors: tuple[type[Exception], ...] = (SQLAlchemyError, OSError)
+    """The errors of a connection."""
     has_memories = False
     """True if interaction memories are rows of this database. They are files otherwise."""
 
@@ -443,7 +443,7 @@ class Database(ABC):
                 return await self._read(work)
             finally:
                 slots.release()
-        except self.read_errors as error:
+        except self.driver_errors as error:
             raise self.problem(error) from error
 
     def read_blocking(self, work: Callable[[Connection], T]) -> T:

@@ -87,7 +87,7 @@ class PostgresDatabase(Database):
     """
 
     reader_connections = 4
-    read_errors = DRIVER_ERRORS
+    driver_errors = DRIVER_ERRORS
     has_memories = True
 
     def __init__(

@@ -12,11 +12,10 @@ from contextlib import suppress
 from secrets import token_hex
 from typing import Any
 
-from sqlalchemy import URL
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
-from ..backends.postgres import DRIVER_ERRORS
+from ..backends.database import Database
 
 log = logging.getLogger(__name__)
 
@@ -38,10 +37,10 @@ class WorkerMailbox:
     may send one twice. `on_lost` is called when messages may have been lost, because the connection is.
     """
 
-    def __init__(self, url: URL, on_message: Callable[[str], object], on_lost: Callable[[], object]) -> None:
+    def __init__(self, database: Database, on_message: Callable[[str], object], on_lost: Callable[[], object]) -> None:
         self.address = f"{_PREFIX}{token_hex(16)}"
         """The address, a channel of NOTIFY that cannot be guessed."""
-        self._url = url
+        self._database = database
         self._on_message = on_message
         self._on_lost = on_lost
         self._is_open = asyncio.Event()
@@ -93,7 +92,7 @@ class WorkerMailbox:
 
     async def _run(self) -> None:
         engine = create_async_engine(
-            self._url,
+            self._database.url,
             poolclass=NullPool,
             isolation_level="AUTOCOMMIT",
             connect_args={
@@ -104,7 +103,7 @@ class WorkerMailbox:
         )
         try:
             while True:
-                with suppress(*DRIVER_ERRORS):
+                with suppress(*self._database.driver_errors):
                     async with engine.connect() as connection:
                         driver: Any = (await connection.get_raw_connection()).driver_connection
                         driver.add_termination_listener(lambda _: self._wake.set())

@@ -10,12 +10,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-import asyncpg
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
 from ..backends.database import Database
-from ..backends.postgres import DRIVER_ERRORS
 from .calls import ALL_DOORS, CALLS_CHANNEL
 from .leases import LEASES_CHANNEL, RENEW_SQL, Reach, WorkerTerms
 
@@ -57,7 +55,7 @@ class LeaseRenewal:
         """The state that the worker publishes, as JSON. It is stored with the next renewal."""
         self._stored_snapshot = ""
         self._reach: Reach | None = None
-        self._url = database.url
+        self._database = database
         self._worker = worker
         self._terms = terms
         self._handlers = handlers
@@ -143,7 +141,7 @@ class LeaseRenewal:
         self._loop = asyncio.get_running_loop()
         lease_s = self._terms.lease_s
         engine = create_async_engine(
-            self._url,
+            self._database.url,
             poolclass=NullPool,
             isolation_level="AUTOCOMMIT",
             connect_args={
@@ -159,7 +157,7 @@ class LeaseRenewal:
         watch = asyncio.create_task(self._watch())
         try:
             while not self._is_over.is_set():
-                with suppress(*DRIVER_ERRORS):
+                with suppress(*self._database.driver_errors):
                     async with engine.connect() as connection:
                         driver: Any = (await connection.get_raw_connection()).driver_connection
                         await driver.add_listener(LEASES_CHANNEL, lambda *_: self._call(self._handlers.on_renewed))
@@ -179,7 +177,7 @@ class LeaseRenewal:
         if payload in (str(self._worker), ALL_DOORS):
             self._call(lambda: self._handlers.on_called(str(payload)))
 
-    async def _renew(self, driver: asyncpg.Connection) -> None:
+    async def _renew(self, driver: Any) -> None:
         while not self._is_over.is_set():
             began_at = time.monotonic()
             self._wake.clear()
