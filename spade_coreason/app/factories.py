@@ -183,7 +183,7 @@ def build_embedder(settings: Settings) -> Embedder | None:
     """Build the embedder that all agents share. Return None if none is configured."""
     knowledge = settings.knowledge
     if knowledge.embedder == "openai" and knowledge.url and knowledge.model:
-        api = OpenAIApi(knowledge.url, _reveal_secret(knowledge.api_key), knowledge.timeout_s)
+        api = OpenAIApi(knowledge.url, _reveal_secret(knowledge.api_key), knowledge.timeout_s, "embeddings")
         return OpenAIEmbedder(api, knowledge.model, batch=knowledge.batch)
     if knowledge.embedder == "local" and knowledge.model:
         return LocalEmbedder(knowledge.model)

@@ -89,17 +89,18 @@ class OpenAIApi:
 
     `url` is the base URL from the server's documentation, with the version: http://127.0.0.1:11434/v1. The first request
     opens a connection pool, and `close` closes it. The client belongs to one event loop. ConfigError if the package openai is
-    missing, or the environment names a proxy that cannot be used.
+    missing, which `extra` brings, or the environment names a proxy that cannot be used.
     """
 
     url: str
     api_key: str | None = field(default=None, repr=False)
     timeout_s: float = MODEL_TIMEOUT_S
+    extra: str = "llm"
     _client: openai.AsyncOpenAI | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if find_spec("openai") is None:
-            raise ConfigError(self.url, f"is asked with the package openai: {install_hint('llm')}")
+            raise ConfigError(self.url, f"is asked with the package openai: {install_hint(self.extra)}")
         if self.api_key is not None:
             check_key(self.api_key, f"the api_key of {self.url}")
         find_proxy(self.url)

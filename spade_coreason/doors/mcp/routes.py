@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-import importlib.util
 from typing import TYPE_CHECKING
 
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from ...exceptions import ConfigError
 from ..doors import Doors
 from ..server import DoorRoutes
 
@@ -22,9 +20,7 @@ PATH = "/mcp"
 
 
 def make_mcp_routes(doors: Doors, max_body_bytes: int, limits: ToolCallLimits | None = None) -> DoorRoutes:
-    """Return the route for the agents behind the door `mcp`. Raise ConfigError without the package `mcp`."""
-    if importlib.util.find_spec("mcp") is None:
-        raise ConfigError("doors", 'the door "mcp" needs another package; run: pip install "spade-coreason[mcp,web]"')
+    """Return the route for the agents behind the door `mcp`."""
     endpoint = _McpEndpoint(doors, max_body_bytes, limits)
     # No GET: the server sends nothing on its own, and each open stream would count for the key.
     return DoorRoutes(routes=(Route(PATH, endpoint, methods=["POST", "DELETE"]),), close=endpoint.close)
