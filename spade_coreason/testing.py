@@ -333,7 +333,7 @@ class LocalPersonEncoder(StyledEncoder):
 class LocalEventWriter(EventWriter):
     """Writer of replies to `ask` and `stream`: messages as in `LocalPersonEncoder`."""
 
-    def write(self, message_id: str, text: str, block: object) -> str:
+    def write(self, message_id: str, text: str) -> str:
         return to_json({"to": self.recipient, "id": message_id, "thread": self.thread, "json": text}).decode()
 
     def readdress(self, content: str, recipient: str) -> str:

@@ -55,8 +55,7 @@ EVENTS: list[tuple[str, TurnEvent]] = [
         TextEmitted("Another city?", 2, choices=(("Rome", "Rome"), ("Oslo", "Oslo"))),
     ),
     (
-        "A JSON object (`response.data`). `view_hint` is `TABLE`, `JSON`, `LIST` or `KEY_VALUE`. If it fits, the stanza also"
-        " has the object as a data form (XEP-0004).",
+        "A JSON object (`response.data`). `view_hint` is `TABLE`, `JSON`, `LIST` or `KEY_VALUE`.",
         BlockEmitted(DataBlock(id=_BLOCK_ID, title="Today", data={"city": "Berlin", "celsius": 12})),
     ),
     (

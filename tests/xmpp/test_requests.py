@@ -172,21 +172,17 @@ async def test_the_echo_agent_of_the_seed_answers_people_and_programs(local_serv
         assert [event["type"] for event in events] == [f"ai.coreason.{kind}" for kind in kinds]
 
 
-async def test_a_table_reaches_a_program_as_an_event_and_as_a_form(real_server: XmppServer, tmp_path: Path) -> None:
+async def test_a_table_reaches_a_program_as_an_event(real_server: XmppServer, tmp_path: Path) -> None:
+    table = {"columns": ["city", "degrees"], "rows": [{"city": "Berlin", "degrees": 7}, {"city": "Rome", "degrees": 15}]}
+
     async def assist(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
-        rows = [{"city": "Berlin", "degrees": 7}, {"city": "Rome", "degrees": 15}]
-        await response.data({"columns": ["city", "degrees"], "rows": rows}, title="Weather", view_hint="TABLE")
+        await response.data(table, title="Weather", view_hint="TABLE")
 
     async with (
         run_agent(FunctionAgent(assist), real_server, tmp_path) as agent,
-        StockClient(*await real_server.account(), real_server, plugins=("xep_0004",)) as program,
+        StockClient(*await real_server.account(), real_server) as program,
     ):
         program.send(None, agent.jid, type="normal", extra_xml=envelope({"query": "weather"}))
-        message = await program.message()
-        assert parse_event(message)["type"] == "ai.coreason.block.data"
-        form = message["form"]
-        assert (form["type"], form["title"], list(form.get_reported())) == ("result", "Weather", ["city", "degrees"])
-        assert [dict(row) for row in form.get_items()] == [
-            {"city": "Berlin", "degrees": "7"},
-            {"city": "Rome", "degrees": "15"},
-        ]
+        event = parse_event(await program.message())
+        assert event["type"] == "ai.coreason.block.data"
+        assert (event["data"]["title"], event["data"]["data"]) == ("Weather", table)

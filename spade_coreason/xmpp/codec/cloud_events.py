@@ -37,7 +37,6 @@ from ...domain.observability.tracing import read_traceparent
 from ...domain.texts.foreign_json import parse_foreign_json
 from ...domain.texts.text import replace_lone_surrogates
 from ...runtime import OutboundMessage
-from .data_forms import result_form
 from .elements import ANSWER_MARKER_XML, MAX_CHARACTER_BYTES, sent_thread, text_bytes, thread_element
 from .namespaces import FRAGMENT_TYPE, JSON_NAMESPACE, ORIGIN_ID_NAMESPACE, REQUEST_TYPE, RETRACT_NAMESPACE, TYPE_PREFIX
 from .xml import clean, escape_attribute, escape_clean, split_text, wire_size
@@ -89,8 +88,8 @@ class EventWriter(ABC):
         """The characters of all that is collected."""
 
     @abstractmethod
-    def write(self, message_id: str, text: str, block: Mapping[str, Any] | None) -> str:
-        """Return a message with this JSON. `block` is a data block, if the message has nothing else."""
+    def write(self, message_id: str, text: str) -> str:
+        """Return a message with this JSON."""
 
     @abstractmethod
     def readdress(self, content: str, recipient: str) -> str:
@@ -107,7 +106,7 @@ class EventWriter(ABC):
             self._batch_id = event_id
         else:
             self._close_batch()
-            self._messages += self._write_event(event_id, event, data if kind == "block.data" else None)
+            self._messages += self._write_event(event_id, event)
         return self.flush() if self._characters >= _BATCH_CHARACTERS else []
 
     def flush(self) -> list[str]:
@@ -119,13 +118,13 @@ class EventWriter(ABC):
     def _close_batch(self) -> None:
         """Make a message of the events for the next batch. Its id is that of its last event."""
         if self._batch:
-            self._messages.append(self.write(self._batch_id, f"[{','.join(self._batch)}]", None))
+            self._messages.append(self.write(self._batch_id, f"[{','.join(self._batch)}]"))
             self._batch.clear()
 
-    def _write_event(self, event_id: str, whole: str, block: Mapping[str, Any] | None) -> list[str]:
+    def _write_event(self, event_id: str, whole: str) -> list[str]:
         """Return the messages of one event: one, or several fragments if it is too long."""
         if len(whole) * _MAX_BYTES <= self.json_bytes or wire_size(whole) <= self.json_bytes:
-            return [self.write(event_id, whole, block)]
+            return [self.write(event_id, whole)]
         # A fragment is quoted JSON again. A quote or a backslash takes twice the bytes, so a part gets a third of the room.
         parts = list(split_text(whole, self.json_bytes // 3, at_boundaries=False))
         fragments = []
@@ -133,7 +132,7 @@ class EventWriter(ABC):
             fragment_id = f"{event_id}.{index}"
             fragment = {"event_id": event_id, "index": index, "count": len(parts), "chunk": part}
             text = self._encode_event(FRAGMENT_TYPE.removeprefix(TYPE_PREFIX), fragment_id, _json_text(fragment))
-            fragments.append(self.write(fragment_id, text, None))
+            fragments.append(self.write(fragment_id, text))
         return fragments
 
     def _next_id(self, kind: str, data: str) -> str:
@@ -161,14 +160,11 @@ class EventWriter(ABC):
 
 
 class EventStanzaWriter(EventWriter):
-    """Writer of CloudEvents as stanzas. A data block is also a data form (XEP-0004) if it fits, for those who read forms."""
+    """Writer of CloudEvents as stanzas."""
 
-    def write(self, message_id: str, text: str, block: Mapping[str, Any] | None) -> str:
-        escaped, form = escape_clean(text), "" if block is None else result_form(block)
-        if form and len(escaped.encode()) + len(form.encode()) > self.json_bytes:
-            form = ""
+    def write(self, message_id: str, text: str) -> str:
         return (
-            f"<message to='{escape_attribute(self.recipient)}' id='{message_id}'>{form}{_JSON_START}{escaped}</json>"
+            f"<message to='{escape_attribute(self.recipient)}' id='{message_id}'>{_JSON_START}{escape_clean(text)}</json>"
             f"{thread_element(self.thread)}{ANSWER_MARKER_XML}{_origin_id_element(message_id)}</message>"
         )
 

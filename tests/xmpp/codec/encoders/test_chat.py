@@ -24,7 +24,6 @@ from spade_coreason.domain.messages import (
 from spade_coreason.runtime import ReplyEncoder
 from spade_coreason.runtime.channels import PresentationOptions
 from spade_coreason.xmpp.codec.decode import decode
-from spade_coreason.xmpp.codec.namespaces import DATA_FORM
 from spade_coreason.xmpp.codec.receipts_and_notices import encode_displayed, encode_receipt
 from spade_coreason.xmpp.codec.xml import clean
 from spade_coreason.xmpp.transport import encoder_for
@@ -139,11 +138,6 @@ def test_the_parts_of_a_text_are_the_text(ask: Callable[[], InboundRequest], see
         stanzas = make_encoder(ask(), 10_000).encode(text_event(text))
         assert "".join("".join(map(text_of, stanzas)).split()) == "".join(clean(text).split())
         assert longest_bytes(stanzas or [""]) <= 10_000
-
-
-def test_people_get_no_form() -> None:
-    [stanza] = make_encoder(person_request()).encode(BlockEmitted(DataBlock(data={"a": 1}, view_hint="KEY_VALUE")))
-    assert parse_stanza(stanza).find(DATA_FORM) is None
 
 
 # Streams that grow
