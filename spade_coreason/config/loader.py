@@ -12,7 +12,7 @@ from ..domain.jid import jid_domain
 from ..exceptions import ConfigError
 from .environment import KeyPath as Key, expand_references, format_key, merge_overrides, read_overrides, variable_for
 from .files import read_file, read_secret_file
-from .relative_paths import find_moved_paths, resolve_paths
+from .relative_paths import resolve_paths
 from .settings import AgentSettings, Origin, ServerSettings, Settings
 from .validation import describe_mistakes, find_ca_file_problem, find_problems, find_warnings
 
@@ -38,17 +38,11 @@ def load_settings(path: Path | None, project: Path, environ: Mapping[str, str], 
                 return variable if length == len(key) else f"{variable}: {format_key(key)}"
         return f"{file_name}: {format_key(key)}" if file_name else format_key(key)
 
-    def is_overridden(key: Key) -> bool:
-        return any(environ.get(variable_for(key[:length])) for length in range(1, len(key) + 1))
-
     try:
         expanded = expand_references(raw, environ, file_name or "", optional=() if logs_in else ("agents",))
         values = merge_overrides(resolve_paths(expanded, directory), overrides, environ)
     except RecursionError as error:
         raise ConfigError(file_name or "", "an anchor (&) contains itself; write it out") from error
-    moved = [found for found in find_moved_paths(expanded, directory, project) if not is_overridden(found[0])]
-    if missing := [ConfigError(place(key), problem) for key, problem, is_missing in moved if is_missing]:
-        raise ConfigError.combine(missing)
     try:
         settings = Settings.model_validate(values, context={"project": project})
     except ValidationError as error:
@@ -61,8 +55,7 @@ def load_settings(path: Path | None, project: Path, environ: Mapping[str, str], 
         agents = tuple(_with_password(agent, place(("agents", n))) for n, agent in enumerate(settings.agents))
         settings = settings.model_copy(update={"agents": agents})
     literal_passwords = [] if "agents" in overrides else _find_literal_passwords(raw)
-    found = [(key, text) for key, text, _ in moved] + list(find_warnings(settings, literal_passwords))
-    warnings = tuple(f"{place(key)}: {text}" for key, text in found)
+    warnings = tuple(f"{place(key)}: {text}" for key, text in find_warnings(settings, literal_passwords))
     settings._origin = Origin(project, file_name, warnings)
     return settings
 

@@ -451,8 +451,7 @@ class InboundRequest:
         What only a newer version knows is ignored. Raise KeyError for a kind of channel that only a newer version has.
         """
         fields = from_json(text)
-        # Rows written before 0.1.0 have another name for it.
-        kind = CHANNEL_KINDS[fields.pop("language" if "language" in fields else "channel")]
+        kind = CHANNEL_KINDS[fields.pop("channel")]
         for name in LINEAGE_FIELDS:
             if fields.get(name) is not None:
                 fields[name] = UUID(fields[name])

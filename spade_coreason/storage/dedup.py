@@ -64,12 +64,9 @@ class KeyIndex:
         if len(rows) > 2 * MAX_FURTHER_ROWS:
             self._further_rows[key] = rows[-MAX_FURTHER_ROWS:]
 
-    def find_rows(self, key: bytes, *, with_further: bool = True) -> list[int]:
-        """Return the rows that may have this key; none if the key is certainly new. Safe from any thread.
-
-        Without `with_further`, those of `add_further` are left out.
-        """
-        further = self._further_rows.get(key) if with_further else None
+    def find_rows(self, key: bytes) -> list[int]:
+        """Return the rows that may have this key; none if the key is certainly new. Safe from any thread."""
+        further = self._further_rows.get(key)
         found = further[-MAX_FURTHER_ROWS:] if further else []
         key_hash = hash(key)
         tag = key_hash & _HASH_MASK
@@ -119,13 +116,11 @@ def insert_unless_copy(
     the writer: there all earlier ones are stored.
     """
     row, agent, _, _, received_at, *_ = values
-    # Without evidence it can be a copy only of what an earlier version stored, and that is not among the further rows.
-    rows = key_index.find_rows(message_key, with_further=evidence is not NO_EVIDENCE)
-    for earlier in _find_earlier(connection, agent, message_key, rows):
+    may_be_copy = evidence is not NO_EVIDENCE
+    for earlier in _find_earlier(connection, agent, message_key, key_index.find_rows(message_key)) if may_be_copy else ():
         if earlier.state == CLOSED and earlier.received_at < received_at - _DUPLICATE_MICROS:
             continue
-        # Earlier versions stored no evidence.
-        if earlier.evidence is None or is_copy(evidence, Evidence.load(earlier.evidence), earlier.received_at):
+        if is_copy(evidence, Evidence.load(earlier.evidence), earlier.received_at):
             return False
     key_values = {"key": own_key or message_key, "message_key": message_key}
     connection.execute(insert(inbox).values({**_by_column(values), **key_values}))

@@ -58,7 +58,6 @@ from .schema import (
     COMMAND,
     NO_TURN,
     RECEIVED,
-    REVISION,
     conversations,
     crashed_requests,
     inbox,
@@ -89,12 +88,6 @@ class Inbox:
     async def open(self) -> None:
         """Prepare for the requests of the agent. Call it before the others."""
         await self._database.open_agent(self._agent)
-
-    @property
-    def has_older_keys(self) -> bool:
-        """True if the database was migrated at this start. The keys of programs' requests were of another form."""
-        previous = self._database.previous_revision
-        return previous is not None and (previous < REVISION or previous == "none")
 
     def receive(
         self,
@@ -281,7 +274,7 @@ class Inbox:
         )
         rows = await self._fetch_rows(query)
         return [
-            PendingRequest(r.id, r.key, r.request, r.answer, r.digest or NO_DIGEST, r.channel or DEFAULT_CHANNEL)
+            PendingRequest(r.id, r.key, r.request, r.answer, r.digest, r.channel or DEFAULT_CHANNEL)
             for r in rows
             if r.id in self._open_rows
         ]
@@ -339,7 +332,7 @@ class Inbox:
         received_at, digest, text, turn, turn_row, conversation_id, is_parked, is_open = tuple(rows[0])
         turn_row = max(turn_row or 0, 0)
         received_at = from_micros(received_at)
-        return KnownRequest(received_at, digest or NO_DIGEST, text, turn, turn_row, conversation_id, is_parked, is_open)
+        return KnownRequest(received_at, digest, text, turn, turn_row, conversation_id, is_parked, is_open)
 
     async def load_open_of(self, sender: str, channel: str) -> list[tuple[datetime, bool, str]]:
         """Return the requests of a sender (a bare JID) by a channel that are not answered: when each came, and its JSON.

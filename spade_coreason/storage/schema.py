@@ -52,7 +52,7 @@ conversations = Table(
     Column("created_at", BigInt, nullable=False),
     Column("last_interaction", BigInt, nullable=False),
     Column("failures", Integer, nullable=False),
-    Column("quiet_until", BigInt),  # 0 means none, as does NULL, which older versions wrote
+    Column("quiet_until", BigInt),  # 0 means none
     Column("window_start", BigInt, nullable=False),
     Column("turns", BigInt, nullable=False),
     UniqueConstraint("agent", "conversation_id"),
@@ -99,9 +99,8 @@ NO_TURN, COMMAND, PARKED = 0, -1, -2
 # writes whole pages, so such an index would cost 7 to 80 per cent more there; one process reads all rows once instead.
 # `digest` is a hash of what a program's request asks, empty for other requests. `interaction` is the stored turn (its row id),
 # `NO_TURN` or `COMMAND`: the answer to a repeated request is made from it. `evidence` tells a message from others with the same
-# id and content; NULL in rows of versions that compared these only. `message_key` is the key of these, if an earlier request
-# has taken it; then `key` is another one. `channel` is the name of the channel by which the request came, and by which its
-# reply goes; NULL means XMPP.
+# id and content. `message_key` is the key of these, if an earlier request has taken it; then `key` is another one. `channel` is
+# the name of the channel by which the request came, and by which its reply goes; NULL means XMPP.
 inbox = Table(
     "inbox",
     metadata,

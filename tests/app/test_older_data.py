@@ -84,8 +84,6 @@ MEMORIES = {
     "program": ["A program asks.", "Hold this of a program: held2"],
     "shed": ["Hold this: held"],
 }
-SENT_STANZAS: list[tuple[str, str]] = [(sender, stanza) for sender, stanza in json.loads((FIXTURE / "sent.json").read_text())]
-"""The senders and stanzas of all that was sent to the agents, in order."""
 
 
 class Reader:
@@ -118,8 +116,11 @@ class Reader:
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """A copy of the data directory."""
-    return Path(shutil.copytree(FIXTURE / "data", tmp_path / "data"))
+    """A copy of the data directory. Its open requests name their channel as since schema 0014: older ones are not read."""
+    copy = Path(shutil.copytree(FIXTURE / "data", tmp_path / "data"))
+    rename = """UPDATE inbox SET request = replace(request, '{"language":', '{"channel":') WHERE request IS NOT NULL"""
+    execute(f"{SQLITE}{copy}/platform.db", rename)
+    return copy
 
 
 @pytest.fixture
@@ -211,15 +212,6 @@ async def test_an_answered_request_is_answered_again_with_the_same_id_and_is_not
         assert not [one for one in reader.seen if one["query"].startswith("Hold")]
     async with run_reader(database) as (_, reader, sent):  # it was acknowledged
         assert (reader.seen, sent) == ([], [])
-
-
-async def test_everything_that_was_sent_is_a_duplicate_when_it_comes_again(database: Database) -> None:
-    for jid in MEMORY_CONFIGS:
-        async with run_reader(database, jid) as (runner, reader, sent):
-            before = len(reader.seen), len(sent)
-            again = [await receive(runner, *one) for one in SENT_STANZAS if f"to='{jid}'" in one[1]]
-            assert again == [False] * (16 if jid == KEEPER else 5)
-            assert (len(reader.seen), len(sent)) == before
 
 
 async def test_new_conversations_and_answers_get_the_ids_that_they_got_before(database: Database) -> None:

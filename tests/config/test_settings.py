@@ -291,33 +291,6 @@ def test_every_path_of_a_file_begins_beside_it_and_that_of_a_variable_in_the_pro
     assert agent.options["mcp"] == {"a": {"command": ["x"], "cwd": f"{project}/config/there"}}
 
 
-def test_a_path_that_is_only_where_it_began_before_is_an_error_that_says_what_to_write(project: Path) -> None:
-    (project / "data").mkdir()
-    problem = config_error(project, "data_dir: data")
-    assert problem == (
-        f"config/platform.yaml: data_dir: relative paths begin beside the file, where {project}/config/data does not exist; "
-        f"write ../data for {project}/data, or create it"
-    )
-    assert load_config(project, "data_dir: ../data").data_dir == project / "data"
-    assert load_config(project, "data_dir: data", SPADE_COREASON_DATA_DIR="/srv").data_dir == Path("/srv")
-    assert load_config(project, "data_dir: new").data_dir == project / "config/new"
-    (project / "face.png").write_bytes(b"")
-    assert "agents[0].avatar: relative paths begin beside" in config_error(project, agents_section(f"{ECHO}, avatar: face.png"))
-    (project / "x.db").write_bytes(b"")
-    assert "write ../x.db for " in config_error(project, "storage: {url: 'sqlite+aiosqlite:///x.db'}")
-
-
-def test_a_path_that_is_in_both_places_is_a_warning_until_it_begins_with_a_dot(project: Path) -> None:
-    (project / "data").mkdir()
-    (project / "config/data").mkdir()
-    [warning] = load_config(project, "data_dir: data").warnings
-    assert warning == (
-        f"config/platform.yaml: data_dir: relative paths begin beside the file, so {project}/config/data is used, "
-        f"not {project}/data; write ../data for that one, or ./data for this one"
-    )
-    assert load_config(project, "data_dir: ./data").warnings == ()
-
-
 def test_a_file_is_shown_as_a_person_would_write_it(project: Path) -> None:
     assert load_config(project, "").place("agents[0].agent") == "config/platform.yaml: agents[0].agent"
     assert load_settings(project / "config" / "platform.yaml", project, {}).place("x") == "config/platform.yaml: x"

@@ -23,6 +23,7 @@ from sqlalchemy import Connection, text
 from spade_coreason import StoreError
 from spade_coreason.contracts import ConversationState
 from spade_coreason.domain.conversation import ConversationStatus
+from spade_coreason.domain.duplicates import Evidence
 from spade_coreason.exceptions import DataDirectoryInUseError
 from spade_coreason.storage import open_database, schema
 from spade_coreason.storage.backends.database import Database
@@ -359,8 +360,9 @@ async def test_migrating_keeps_the_stored_data(database_url: str, revision: str)
     repository = await open_repository(database, "echo@localhost")
     assert await repository.load_history(row.id, 1) == ['{"n": 1}']
     assert [pending.inbox_row for pending in await repository.inbox.load_pending()] == [request]
-    assert not await repository.inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW, evidence=SAME_STANZA)[1]
-    assert await repository.inbox.receive(b"o" * 16, "alice@localhost", "{}", NOW, evidence=SAME_STANZA)[1]
+    replay = Evidence(is_replay=True)  # the older schema has no evidence to compare
+    assert not await repository.inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW, evidence=replay)[1]
+    assert await repository.inbox.receive(b"o" * 16, "alice@localhost", "{}", NOW, evidence=replay)[1]
     await database.close()
 
 
@@ -610,7 +612,6 @@ def test_a_row_that_is_added_again_with_its_transaction_counts_once() -> None:
     for _ in range(MAX_FURTHER_ROWS):
         index.add_further(key, 1)
     assert index.find_rows(key) == [1]
-    assert not index.find_rows(key, with_further=False)
 
 
 async def test_reads_that_no_turn_waits_for_leave_a_connection_free(database: Database) -> None:

@@ -24,7 +24,7 @@ from .admission import Admission, FloodLimit, Refusal
 from .corrections import inherit
 from .mailbox import QueuedRequest
 from .mailboxes import LARGE_CHARACTERS, Mailboxes
-from .repeated_requests import RepeatedRequests, identify, identify_message
+from .repeated_requests import RepeatedRequests, identify
 
 log = logging.getLogger(__name__)
 
@@ -96,9 +96,6 @@ class RequestIntake:
                 self._metrics.refusals["duplicates"] += 1
                 self._tell_of_flood(incoming, self.flood_limit.begin(incoming))
                 return None
-            if digest and not is_known and inbox.has_older_keys and inbox.may_have(identify_message(self.jid, incoming).bytes):
-                self._metrics.redeliveries["duplicate"] += 1
-                return Commit.completed(False)
             if may_be_duplicate and digest and (attached := self._repeated.attach_new(incoming, key, digest)) is not None:
                 return attached
             refusal = self._admission.refuse(for_agent, is_for_agent=is_for_agent, may_be_duplicate=may_be_duplicate)
