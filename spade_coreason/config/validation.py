@@ -33,6 +33,11 @@ _EXTRAS = {
     "otel": ("opentelemetry",),
 }
 """The extras that doors, metrics and traces need, and the modules that each brings."""
+_GONE_KEYS = {
+    ("quotas", "bytes_per_minute"): "limit messages_per_minute, and the size of a message at your server",
+    ("quotas", "bytes_per_day"): "limit messages_per_day, and the size of a message at your server",
+}
+"""The keys that were taken away, with a section above each, and what to do instead."""
 SECRET = re.compile(r"\b(password|options|url)\b")
 
 
@@ -90,6 +95,9 @@ def _unknown_choice(choices: list[str], value: Any, path: KeyPath) -> str:
 
 def _unknown_key(path: KeyPath) -> str:
     *above, key = path
+    for (name, gone), remedy in _GONE_KEYS.items():
+        if key == gone and name in above:
+            return f"is gone; {remedy}"
     section = _section_at(tuple(above))
     keys = list(section_keys(section))
     given = str(key).lower().replace("-", "_")

@@ -117,6 +117,16 @@ MISTAKES = [
         "agents[0].quotas.person.groups.vip: the group is not defined; define it: access: {groups: ",
     ),
     ("quotas: {person: {users: {}}}", 'quotas.person.users: unknown key; did you mean "user"?'),
+    ("quotas: {total: {bytes_per_day: 1}}", "quotas.total.bytes_per_day: is gone; limit messages_per_day, and the size of "),
+    (
+        "access: {groups: {staff: [a@b.org]}}\nquotas: {person: {groups: {staff: {bytes_per_minute: 1}}}}",
+        "quotas.person.groups.staff.bytes_per_minute: is gone; limit messages_per_minute, and the size of ",
+    ),
+    (
+        agents_section("jid: a@localhost, agent: 'a:B', quotas: {room: {bytes_per_day: 0}}"),
+        "agents[0].quotas.room.bytes_per_day: is gone; limit messages_per_day",
+    ),
+    ("limits: {bytes_per_day: 1}", "limits.bytes_per_day: unknown key; the keys are "),
     ("quotas: {total: {turns: -1}}", "quotas.total.turns: must be at least 0, not -1"),
     ("access: {allow: [a@b@c]}", "access.allow[0]: 'a@b@c' is not a JID: "),
     ("agents: {echo: 1}", "agents: must be a list, like [one, two]"),

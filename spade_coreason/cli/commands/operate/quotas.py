@@ -44,7 +44,7 @@ def command(agent: str | None, file: Path | None, data: Path | None, person: str
     if as_json:
         print_json([asdict(usage) for usage in found])
         return
-    columns = ("holder", "kind", "messages", "quota", "bytes", "quota of bytes", "refused")
+    columns = ("holder", "kind", "messages", "quota", "refused")
     print_table(
         columns,
         [
@@ -52,15 +52,9 @@ def command(agent: str | None, file: Path | None, data: Path | None, person: str
                 usage.holder or "everybody",
                 usage.role or usage.scope,
                 f"{usage.messages:,}",
-                _describe_limit(usage.messages_per_day),
-                f"{usage.bytes:,}",
-                _describe_limit(usage.bytes_per_day),
+                f"{usage.messages_per_day:,}" if usage.messages_per_day else "none",
                 f"{usage.refused:,}",
             )
             for usage in found
         ],
     )
-
-
-def _describe_limit(limit: int) -> str:
-    return f"{limit:,}" if limit else "none"
