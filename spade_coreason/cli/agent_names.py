@@ -14,9 +14,7 @@ from ..exceptions import ConfigError
 _FALLBACK = "my-agent"
 _MAX_CHARACTERS = 40
 # What a project contains, or what its files import by these names.
-_TAKEN = frozenset(
-    ("agent", "agent_tester", "config", "conftest", "data", "scripted_model", "spade", "spade_coreason", "tests")
-)
+_TAKEN = frozenset(("agent", "agent_tester", "config", "conftest", "data", "spade", "spade_coreason", "tests"))
 
 
 class AgentName(NamedTuple):

@@ -23,7 +23,6 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "mcp.offers": ["Offer"],
         "options": ["Endpoint", "Limits", "Pictures", "ToolApprovals"],
         "script": ["MODEL_NAME", "REMEDY"],
-        "scripted": ["ScriptedModel"],
         "tools.function": ["Tool", "tool"],
     },
 )

@@ -32,9 +32,6 @@ from .script import (
     MODEL_NAME as MODEL_NAME,
     REMEDY as REMEDY,
 )
-from .scripted import (
-    ScriptedModel as ScriptedModel,
-)
 from .tools.function import (
     Tool as Tool,
     tool as tool,

@@ -23,7 +23,7 @@ MODEL_NAME = "script"
 REMEDY = "For a real one set OPENAI_API_KEY (or OPENAI_BASE_URL) and OPENAI_MODEL."
 NOTICE = f"(I am a script that plays a language model. {REMEDY})"
 REMEMBER_TOOL, ASK_TOOL = "remember_interaction_info", "ask_agent"
-DELAY_S = 0.02
+_DELAY_S = 0.02
 """Seconds between two words."""
 
 _MEMORY_HEADING = "Previous interactions:\n- "
@@ -208,21 +208,21 @@ class ScriptStandIn:
 
     async def answer(self, path: str, body: dict[str, Any]) -> StandInAnswer:
         """Answer with the reply of the script."""
-        return StandInAnswer(stream_reply(body, DELAY_S), headers={"Content-Type": "text/event-stream; charset=utf-8"})
+        return StandInAnswer(_stream_reply(body), headers={"Content-Type": "text/event-stream; charset=utf-8"})
 
     async def pause(self, seconds: float) -> None:
         """Wait, though the script never fails."""
         await asyncio.sleep(seconds)
 
 
-async def stream_reply(body: Mapping[str, Any], delay_s: float) -> AsyncGenerator[bytes, None]:
+async def _stream_reply(body: Mapping[str, Any]) -> AsyncGenerator[bytes, None]:
     """Yield the events of the reply to a request for a streamed chat completion."""
     reply = choose_reply(body["messages"], [tool["function"] for tool in body.get("tools", ())])
     for choice in _build_choices(reply):
         yield encode_event(
             {"id": "script", "object": "chat.completion.chunk", "created": 0, "model": MODEL_NAME, "choices": [choice]}
         )
-        await asyncio.sleep(delay_s)
+        await asyncio.sleep(_DELAY_S)
     yield encode_event(None)
 
 

@@ -149,6 +149,7 @@ def test_a_second_interrupt_stops_at_once(tmp_path: Path) -> None:
 def test_the_demo_by_itself_streams_remembers_relays_and_restarts(tmp_path: Path, server_env: dict[str, str]) -> None:
     done = run_command("demo", cwd=tmp_path, env=server_env, timeout_s=90)
     assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stderr == ""
     assert done.stdout.count("✓ right") == 8
     assert "in 8 pieces" in done.stdout
     assert done.stdout.index("A restart") < done.stdout.rindex("You told me")

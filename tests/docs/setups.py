@@ -52,11 +52,11 @@ def own_prosody_and_postgresql(directory: Path, *users: str) -> Iterator[Mapping
 @contextmanager
 def scripted_model(directory: Path) -> Iterator[Mapping[str, str]]:
     """A script that plays a language model; `OPENAI_BASE_URL` and `OPENAI_MODEL` name it."""
-    command = [sys.executable, "-m", "spade_coreason.llm.scripted"]
+    command = [sys.executable, "-m", "tests.support.script_server"]
     with WarmProcess[str](command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         try:
             assert process.stdout is not None
-            yield dict(word.split("=", 1) for word in process.stdout.readline().split()[1:])
+            yield dict(word.split("=", 1) for word in process.stdout.readline().split())
         finally:
             process.terminate()
 

@@ -54,17 +54,17 @@ def command(file: Path | None, data: Path | None, port: int | None) -> int:
 
 async def _demo(settings: Settings) -> int:
     from ..chat.chat import is_terminal
-    from ..demo.model import provide_model
+    from ..demo.model import choose_model
 
     task = asyncio.current_task()
     if task is not None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    async with provide_model(settings) as (settings, model_line):
-        if not is_terminal():
-            from ..demo.script import play_demo
+    settings, model_line = choose_model(settings)
+    if not is_terminal():
+        from ..demo.script import play_demo
 
-            return await play_demo(settings, model_line)
-        await _chat(settings, model_line)
+        return await play_demo(settings, model_line)
+    await _chat(settings, model_line)
     print_line(f"Stopped. Your notes are stored in {_format_data_dir(settings)}/; run the demo again and ask for them.")
     return 0
 

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import logging
-import socket
-import subprocess
-import sys
 from collections.abc import Callable
-from contextlib import closing
 from typing import Any, Literal
 from uuid import uuid4
 
@@ -21,10 +17,9 @@ from spade_coreason.exceptions import PeerFailedError
 from spade_coreason.llm import LLMAgent
 from spade_coreason.llm.prompts import render_request
 from spade_coreason.llm.script import NOTICE, REMEMBER_TOOL, ScriptedReply, choose_reply
-from spade_coreason.llm.scripted import ScriptedModel
 from spade_coreason.llm.tools.function import build_tool
-from tests.support.wait import TIMEOUT_S
-from tests.support.warm import WarmProcess
+from tests.support.chat_completions import ChatCompletionsServer
+from tests.support.script_server import script_answer
 
 
 def opening_hours(day: str) -> str:
@@ -166,7 +161,7 @@ async def test_a_server_that_is_named_is_asked_for_its_own_model_called_script(
 async def test_the_script_says_once_that_it_is_one_and_how_to_get_a_real_model() -> None:
     assert "OPENAI_API_KEY" in NOTICE
     assert "OPENAI_MODEL" in NOTICE
-    async with ScriptedModel(delay_s=0) as model:
+    async with ChatCompletionsServer(script_answer) as model:
         endpoint = {"url": model.url}
         async with AgentTester(AssistantAgent, options={"model": "script", "endpoint": endpoint}) as t:
             first = await t.ask("My train leaves at noon")
@@ -175,10 +170,10 @@ async def test_the_script_says_once_that_it_is_one_and_how_to_get_a_real_model()
             assert (await t.ask("What is the time?")).text.startswith("My tool current_time says: ")
 
 
-async def test_the_server_of_the_script_speaks_to_the_real_client() -> None:
+async def test_the_script_speaks_to_the_real_client_on_the_wire() -> None:
     messages: Any = person_messages("Where is my dog?")
     async with (
-        ScriptedModel(delay_s=0.01) as model,
+        ChatCompletionsServer(script_answer) as model,
         openai.AsyncOpenAI(base_url=model.url, api_key="none", max_retries=0) as client,
     ):
         stream = await client.chat.completions.create(model="script", messages=messages, stream=True)
@@ -186,19 +181,6 @@ async def test_the_server_of_the_script_speaks_to_the_real_client() -> None:
         assert "".join(choice.delta.content or "" for choice in choices).startswith("I know only")
         assert len(choices) > 10
         assert choices[-1].finish_reason == "stop"
-
-
-@pytest.mark.parametrize("port", ["many", "70000", "taken"])
-def test_an_unusable_port_is_one_line(port: str) -> None:
-    with closing(socket.create_server(("127.0.0.1", 0))) as other:
-        port = str(other.getsockname()[1]) if port == "taken" else port
-        command = [sys.executable, "-m", "spade_coreason.llm.scripted", port]
-        with WarmProcess[str](command, stderr=subprocess.PIPE, text=True) as process:
-            _, said = process.communicate(timeout=TIMEOUT_S)
-    assert process.returncode != 0
-    assert "Traceback" not in said
-    assert "error: " in said.splitlines()[-1]
-    assert port in said.splitlines()[-1]
 
 
 @pytest.mark.parametrize("said", ["When are you open on Saturday?", 'Say "open"?\\nOr closed?', 'I like "tea"'])
