@@ -70,13 +70,13 @@ class GuardrailDecisions:
             return text
         if verdict is True or verdict == text:
             return text
-        if isinstance(verdict, str) and guardrail.action != "warn":
+        if isinstance(verdict, str):
             await self.audit(guardrail, stage, "replace")
             return verdict
         await self.audit(guardrail, stage, guardrail.action)
         if guardrail.action == "block":
             self.withhold(guardrail, stage)
-        return text if guardrail.action == "warn" else guardrail.replacement or ""
+        return guardrail.replacement or ""
 
     def withhold(self, guardrail: Guardrail, stage: Stage) -> NoReturn:
         """Raise WithheldError with the text that the guardrail sends instead."""
@@ -87,16 +87,12 @@ class GuardrailDecisions:
         """Audit a check that failed. WithheldError, unless the guardrail lets texts through in that case."""
         log.warning("%s: the guardrail %s failed: %s", self._agent, guardrail.name, type(error).__name__)
         log.debug("%s: the guardrail %s failed", self._agent, guardrail.name, exc_info=error)
-        # A guardrail that only warns lets the text through after an error, too.
-        decision = "allow" if guardrail.action == "warn" else guardrail.on_error
-        await self._response.audit(self._agent, f"guardrail.{decision}", f"{stage}: {guardrail.name}", False)
-        if decision == "block":
+        await self._response.audit(self._agent, f"guardrail.{guardrail.on_error}", f"{stage}: {guardrail.name}", False)
+        if guardrail.on_error == "block":
             raise WithheldError(guardrail.name, _CHECK_FAILED) from error
 
     async def audit(self, guardrail: Guardrail, stage: Stage, decision: str) -> None:
         """Record a decision."""
-        if decision == "warn":
-            log.warning("%s: the guardrail %s reports a violation (stage: %s)", self._agent, guardrail.name, stage)
         await self._response.audit(self._agent, f"guardrail.{decision}", f"{stage}: {guardrail.name}", True)
 
 

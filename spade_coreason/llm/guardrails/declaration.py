@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from ...exceptions import ConfigError
 from ..options import StrictOptions, parse_options
 
-Action: TypeAlias = Literal["block", "redact", "replace", "warn"]
 Stage: TypeAlias = Literal["input", "name", "tool", "output", "call", "reasoning"]
 """The text that is checked.
 
@@ -46,7 +45,6 @@ class Guardrail(StrictOptions):
     - "block" ends the turn with `message`.
     - "redact" puts `replacement` in the place of each match of `keywords` or `regex`.
     - "replace" puts `replacement` in the place of the whole text.
-    - "warn" lets the text through.
 
     Each action is in the audit trail.
 
@@ -54,8 +52,8 @@ class Guardrail(StrictOptions):
     or both. For output: answers ("output"), the arguments of tool calls ("call"), or both. By default `keywords` and `regex`
     check both, and other checks only answers.
 
-    A check of the whole text holds an answer back until it is complete. `per: sentence` checks each sentence as it is complete.
-    A check that fails, or takes longer than `timeout_s` seconds, blocks; `on_error: allow` lets the text through.
+    A check of the whole text holds an answer back until it is complete. A check that fails, or takes longer than `timeout_s`
+    seconds, blocks; `on_error: allow` lets the text through.
 
     In a stream, `span` characters are held back. A longer match of `regex` is not found there.
     """
@@ -68,14 +66,23 @@ class Guardrail(StrictOptions):
     judge: str | None = None
     judge_model: str | None = None
     function: Callable[[str], Any] | str | None = None
-    action: Action = "block"
+    action: Literal["block", "redact", "replace"] = "block"
     message: str | None = None
     replacement: str | None = None
     stages: tuple[Literal["input", "tool", "output", "call"], ...] = ()  # YAML takes the word "on" for True
-    per: Literal["answer", "sentence"] = "answer"
     on_error: Literal["block", "allow"] = "block"
     timeout_s: float = Field(default=30.0, gt=0)
     span: int = Field(default=200, ge=1, le=10_000)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_removed(cls, options: Any) -> Any:
+        if isinstance(options, Mapping):
+            if options.get("action") == "warn":
+                raise ValueError("action: warn is gone; use a function that logs and returns True")
+            if "per" in options:
+                raise ValueError("per is gone; remove it, or use a function that checks each sentence of the text")
+        return options
 
     @field_validator("keywords", "regex", "stages", mode="before")
     @classmethod
@@ -142,7 +149,7 @@ def _find_problem(guardrail: Guardrail, *, is_for_output: bool) -> tuple[str, st
     if check == "length" and guardrail.length == Length():
         return check, "needs min, max or both"
     if guardrail.action == "redact" and not guardrail.has_patterns:
-        return "action", f"redact needs keywords or regex; {check} can block, replace or warn"
+        return "action", f"redact needs keywords or regex; {check} can block or replace"
     if guardrail.action == "replace" and guardrail.replacement is None:
         return "replacement", "is missing; set the text that replaces the whole answer or message"
     if guardrail.replacement is not None and guardrail.action not in ("redact", "replace"):
@@ -154,8 +161,6 @@ def _find_problem(guardrail: Guardrail, *, is_for_output: bool) -> tuple[str, st
     possible = ("output", "call") if is_for_output else ("input", "tool")
     if "stages" in given_fields and not (guardrail.stages and set(guardrail.stages) <= set(possible)):
         return "stages", f"must be {possible[0]}, {possible[1]} or both"
-    if guardrail.per == "sentence" and not (is_for_output and check in ("judge", "function")):
-        return "per", "sentence works only with judge or function in output_guardrails; remove it"
     return None
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
@@ -12,7 +11,6 @@ from .declaration import Guardrail, Stage
 from .patterns import Pattern, PatternFilter
 
 _REDACTED = "[removed]"
-_SENTENCE = re.compile(r"[.!?…][\"'”’)\]]*\s|[。！？\n]")
 
 
 class Filter(Protocol):
@@ -47,16 +45,9 @@ class FilterChain:
 
 def build_filters(compiled: CompiledGuardrail, decisions: GuardrailDecisions, stage: Stage) -> list[Filter]:
     """Build the filters of one guardrail."""
-    guardrail = compiled.guardrail
-    if guardrail.action == "warn":
-        return [ObservingFilter(decisions, compiled, stage)]
     if compiled.patterns:
-        return [RedactingFilter(decisions, guardrail, pattern, stage) for pattern in compiled.patterns]
-    return [
-        SentenceFilter(decisions, compiled, stage)
-        if guardrail.per == "sentence"
-        else WholeTextFilter(decisions, compiled, stage)
-    ]
+        return [RedactingFilter(decisions, compiled.guardrail, pattern, stage) for pattern in compiled.patterns]
+    return [WholeTextFilter(decisions, compiled, stage)]
 
 
 class _MatchFoundError(Exception):
@@ -120,41 +111,3 @@ class WholeTextFilter:
     async def end(self) -> str:
         text = "".join(self._pieces)
         return await self._decisions.apply(self._compiled, text, self._stage) if text.strip() else text
-
-
-class ObservingFilter(WholeTextFilter):
-    """Let the whole text through, and check it at the end."""
-
-    async def feed(self, piece: str) -> str:
-        self._pieces.append(piece)
-        return piece
-
-    async def end(self) -> str:
-        await super().end()
-        return ""
-
-
-class SentenceFilter:
-    """Hold a text back until a sentence or a line of it is complete."""
-
-    def __init__(self, decisions: GuardrailDecisions, compiled: CompiledGuardrail, stage: Stage) -> None:
-        self._decisions = decisions
-        self._compiled = compiled
-        self._stage = stage
-        self._buffer = ""
-
-    async def feed(self, piece: str) -> str:
-        self._buffer += piece
-        shown = ""
-        while (match := _SENTENCE.search(self._buffer)) is not None:
-            sentence, self._buffer = self._buffer[: match.end()], self._buffer[match.end() :]
-            shown += await self._check_sentence(sentence)
-        return shown
-
-    async def end(self) -> str:
-        sentence, self._buffer = self._buffer, ""
-        return await self._check_sentence(sentence)
-
-    async def _check_sentence(self, sentence: str) -> str:
-        text = sentence.rstrip()
-        return await self._decisions.apply(self._compiled, text, self._stage) + sentence[len(text) :] if text else sentence

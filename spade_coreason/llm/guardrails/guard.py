@@ -93,7 +93,7 @@ class TurnGuard:
 
     def build_reasoning_chain(self) -> FilterChain | None:
         """Build the filters of its reasoning. None if a check needs the whole answer: then no reasoning is shown."""
-        if any(not compiled.patterns and compiled.guardrail.action != "warn" for compiled in self._guardrails_for("output")):
+        if not all(compiled.patterns for compiled in self._guardrails_for("output")):
             return None
         return self._build_chain("reasoning")
 

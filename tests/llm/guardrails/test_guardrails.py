@@ -7,8 +7,9 @@ import json
 import logging
 import random
 import re
+import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, cast
 from uuid import uuid4
@@ -32,6 +33,7 @@ from spade_coreason.llm.model.fallback import ModelWithFallback
 from spade_coreason.llm.options import Endpoint
 from spade_coreason.testing import Policy
 from tests.contracts.test_json_schema import MAIL, NO_MAIL
+from tests.docs.pages import DOCS, ROOT, read_page
 from tests.llm.guardrails.test_patterns import random_pieces
 from tests.llm.test_handlers import SeedSession
 from tests.support.chat_completions import (
@@ -153,10 +155,9 @@ async def run_guardrails(rules: list[Any], pieces: Iterable[str]) -> tuple[str, 
 async def test_many_guardrails_decide_the_same_for_any_split_into_tokens() -> None:
     rules = [
         {"regex": [r"ab+a", r"\[re\w+\]b"], "action": "redact", "span": 20},
-        {"function": has_even_word_count, "per": "sentence", "action": "replace", "replacement": "odd."},
         {"keywords": ["cab", "b a"], "action": "redact", "replacement": "#"},
-        {"keywords": "removed", "action": "warn"},
         {"regex": r"c{4}(?!b)", "span": 20},
+        {"function": has_even_word_count, "action": "replace", "replacement": "odd."},
     ]
     rng = random.Random(11)
     outcomes = set()
@@ -168,7 +169,7 @@ async def test_many_guardrails_decide_the_same_for_any_split_into_tokens() -> No
             assert shown == whole[0]
             assert decided == whole[1] or shown.startswith("withheld")  # what came behind it was not looked at
         outcomes |= whole[1]
-    assert {action for action, _ in outcomes} == {f"guardrail.{what}" for what in ("redact", "replace", "warn", "block")}
+    assert {action for action, _ in outcomes} == {f"guardrail.{what}" for what in ("redact", "replace", "block")}
 
 
 async def test_text_shown_before_a_block_is_replaced() -> None:
@@ -231,8 +232,6 @@ def raises_error(text: str) -> bool:
             "I cannot give this answer.",
             [("guardrail.replace", "output: length", "success")],
         ),
-        ({"length": 5, "action": "warn"}, "one two three", [("guardrail.warn", "output: length", "success")]),
-        ({"keywords": "two", "action": "warn"}, "one two three", [("guardrail.warn", "output: keywords", "success")]),
         (
             {"keywords": "two", "action": "replace", "replacement": "…"},
             "…",
@@ -245,14 +244,12 @@ def raises_error(text: str) -> bool:
         ),
         (has_even_word_count, "I cannot give this answer.", [("guardrail.block", "output: function", "success")]),
         (to_upper_case, "ONE TWO THREE", [("guardrail.replace", "output: function", "success")]),
-        ({"function": to_upper_case, "action": "warn"}, "one two three", [("guardrail.warn", "output: function", "success")]),
         (
             {"function": "tests.llm.guardrails.test_guardrails:to_upper_case"},
             "ONE TWO THREE",
             [("guardrail.replace", "output: function", "success")],
         ),
         (raises_error, "I could not check this", [("guardrail.block", "output: function", "failure")]),
-        ({"function": raises_error, "action": "warn"}, "one two three", [("guardrail.allow", "output: function", "failure")]),
         (
             {"function": raises_error, "on_error": "allow"},
             "one two three",
@@ -312,20 +309,19 @@ async def test_a_slow_search_runs_in_a_thread() -> None:
     assert await searching
 
 
-async def test_a_function_checks_each_sentence_as_it_is_complete() -> None:
-    checked: list[str] = []
-
-    def polite(text: str) -> bool:
-        checked.append(text)
-        return "fool" not in text
-
-    rule = {"function": polite, "per": "sentence", "action": "replace", "replacement": "(…)"}
-    pieces = ["Hello", ". You fo", "ol! ", 'He said "yes." ', "Bye"]
-    async with run_llm_agent(text_answer(*pieces), output_guardrails=[rule]) as (_, t):
-        answer = await t.ask("hi")
-    assert checked == ["Hello.", "You fool!", 'He said "yes."', "Bye"]
-    assert answer.text == 'Hello. (…) He said "yes." Bye'
-    assert next(event.data["chunk"] for event in answer.events if event.type == "stream.chunk") == "Hello. "
+async def test_the_documented_functions_leave_sentences_out_and_log(
+    documented_shop: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    rules = ["shop:leave_prices_out", "shop:log_long_answers"]
+    options = {"output_guardrails": [{"function": rule} for rule in rules]}
+    async with run_llm_agent(text_answer("Hello. It co", "sts 3 €! Bye"), text_answer("x" * 4001), **options) as (_, t):
+        assert (await t.ask("hi")).text == "Hello. Bye"
+        assert "an answer has" not in caplog.text
+        assert (await t.ask("more")).text == "x" * 4001
+        assert "an answer has 4001 characters" in caplog.text
+        first, second = await stored_turns(t)
+    assert guardrail_decisions(first) == [("guardrail.replace", "output: function", "success")]
+    assert guardrail_decisions(second) == []
 
 
 async def test_a_model_judges_the_answer_and_its_failure_blocks() -> None:
@@ -474,10 +470,9 @@ async def test_text_held_back_before_a_stream_broke_off_is_not_sent_twice() -> N
 
 async def test_no_word_of_a_withheld_text_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    rules = [{"keywords": "Ada", "action": "warn"}, {"function": raises_error, "on_error": "allow"}, {"keywords": "Bob"}]
+    rules = [{"keywords": "Ada", "action": "redact"}, {"function": raises_error, "on_error": "allow"}, {"keywords": "Bob"}]
     async with run_llm_agent(text_answer("Ada met Bob."), output_guardrails=rules) as (_, t):
         await t.ask("who?")
-    assert "keywords reports a violation (stage: output)" in caplog.text
     assert "function failed: OSError" in caplog.text
     for secret in ("Ada", "Bob", "told to fail"):
         assert secret not in caplog.text
@@ -518,10 +513,23 @@ async def test_a_whole_answer_is_held_back_until_it_is_checked() -> None:
         ("output_guardrails", [{"length": 3, "action": "redact"}], r"action: redact needs keywords or regex"),
         ("output_guardrails", [{"length": 3, "action": "replace"}], r"replacement: is missing"),
         ("output_guardrails", [{"length": 3, "replacement": "x"}], r"replacement: has no effect with block"),
-        ("output_guardrails", [{"length": 3, "action": "warn", "message": "x"}], r"message: has an effect only with block"),
+        (
+            "output_guardrails",
+            [{"keywords": "a", "action": "redact", "message": "x"}],
+            r"message: has an effect only with block",
+        ),
+        (
+            "output_guardrails",
+            [{"length": 3, "action": "warn"}],
+            r"output_guardrails\[0\]: action: warn is gone; use a function that logs and returns True$",
+        ),
         ("output_guardrails", [{"length": 3, "stages": ["tool"]}], r"stages: must be output, call or both"),
         ("input_guardrails", [{"length": 3, "stages": []}], r"stages: must be input, tool or both"),
-        ("output_guardrails", [{"length": 3, "per": "sentence"}], r"per: sentence works only with judge or function"),
+        (
+            "output_guardrails",
+            [{"judge": "no", "per": "sentence"}],
+            r"output_guardrails\[0\]: per is gone; remove it, or use a function that checks each sentence",
+        ),
         ("output_guardrails", [{"length": 3, "judge_model": "x"}], r"judge_model: has an effect only with judge"),
         ("output_guardrails", [{"length": 3, "action": "ban"}], r"action: "),
         ("output_guardrails", [{"function": "json"}], r"function: \"json\" names no function"),
@@ -542,10 +550,19 @@ def test_a_wrong_guardrail_is_one_line(option: str, given: Any, problem: str) ->
     assert "\n" not in str(raised.value)
 
 
+@pytest.fixture
+def documented_shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Make the module `shop` of the page importable."""
+    [block] = [block for block in read_page(DOCS / "how-to/guardrails-and-budgets.md").blocks if block.title == "shop.py"]
+    (tmp_path / "shop.py").write_text(block.text, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    yield
+    sys.modules.pop("shop", None)
+
+
 @pytest.mark.parametrize("file", ["docs/how-to/guardrails-and-budgets.md", "config/assistant.yaml"])
-def test_the_documented_guardrails_are_valid(file: str) -> None:
-    text = (Path(__file__).parents[3] / file).read_text(encoding="utf-8")
-    lines = [line.replace("shop:no_prices", f"{__name__}:has_even_word_count") for line in text.splitlines()]
+def test_the_documented_guardrails_are_valid(file: str, documented_shop: None) -> None:
+    lines = (ROOT / file).read_text(encoding="utf-8").splitlines()
     guardrail_line = re.compile(r"^(?:      (?:# )?)?((?:input|output)_guardrails:|  - \{.*\})$")
     options = yaml.safe_load("\n".join(match[1] for line in lines if (match := guardrail_line.match(line))))
     assert set(options) == {"input_guardrails", "output_guardrails"}
