@@ -1,108 +1,125 @@
-"""Measure what a process of its own costs an agent: `python -m benchmarks.isolation [--rounds N]`.
+"""Measure answers of a platform while an agent in another one does its worst: `python -m benchmarks.isolation [--rounds N]`.
 
-The same echo agent answers in the process of the platform and in one of its own (`isolation: process`), in short rounds in
-turn, so that background load affects both alike. There is no network: messages go through the tester's network in memory. The
-figures are medians of the rounds:
-
-one at a time  Time from a request until its whole reply, in milliseconds.
-in flight      CPU time of a turn with 64 requests in flight, in microseconds: of both processes together.
+Two platforms share a Prosody. A person asks an echo agent of the first one, one question at a time. In each round it is quiet
+first. Then the agent of the second platform does one thing after another, each for two seconds. The figures are medians of
+the rounds, and the ratio is that of a round's p99 to its quiet one.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import os
 import statistics
+import subprocess
+import sys
+import tempfile
 import time
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 
-from spade_coreason import AgentDefinition, AgentRequest, AgentTester, Response, Session
-from spade_coreason.runtime import tune_gc
-from spade_coreason.testing import Isolation, Policy, Rules
+from spade_coreason import AgentDefinition, AgentRequest, Response, Session
+from tests.support.program import run_in_background
+from tests.support.servers.clients import StockClient
+from tests.support.servers.prosody import prosody
+from tests.support.servers.server import XmppServer
 
-IN_FLIGHT = 64
-ONE_AT_A_TIME = 100
-TURNS_IN_FLIGHT = 1280
-_POLICY = Policy(rules=Rules(max_interactions=0))
+ROOT = Path(__file__).parents[1]
+SECONDS = 2.0
+_WARM_UP_S = 1.0
+_MIB = 1 << 20
+QUIET = "quiet"
+WAYS = {
+    "block": "blocks: time.sleep",
+    "burn": "burns a core",
+    "burn_all": "burns all cores",
+    "allocate": "allocates 1 GiB, again and again",
+}
 
 
-class PlainEchoAgent:
-    """Repeat the request in one block."""
+class WildAgent:
+    """Do what the request names, for some seconds."""
 
-    manifest = AgentDefinition.simple("echo")
+    manifest = AgentDefinition.simple("wild")
 
     async def assist(self, request: AgentRequest, session: Session, response: Response) -> None:
-        """Send the request back."""
-        await response.markdown(request.payload["query"])
+        """Block the event loop of this platform, and then answer."""
+        _do(request.payload["query"])
+        await response.markdown("done")
 
 
-@dataclass
-class Figures:
-    """The figures of one way to run the agent, of all rounds."""
-
-    milliseconds: list[float] = field(default_factory=list)
-    cpu_microseconds: list[float] = field(default_factory=list)
-
-
-def _cpu_s(t: AgentTester) -> float:
-    """Return the CPU time of this process and of the agent's."""
-    status = getattr(t.agent, "process_status", None)
-    total = time.process_time()
-    if status is not None:
-        fields = Path(f"/proc/{status.pid}/stat").read_text().rpartition(")")[2].split()
-        total += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-    return total
-
-
-async def _measure(t: AgentTester, figures: Figures) -> None:
-    started_at = time.perf_counter()
-    for number in range(ONE_AT_A_TIME):
-        await t.ask(f"hello {number}")
-    figures.milliseconds.append((time.perf_counter() - started_at) / ONE_AT_A_TIME * 1e3)
-
-    async def ask(user: str) -> None:
-        for number in range(TURNS_IN_FLIGHT // IN_FLIGHT):
-            await t.ask(f"hello {number}", user=user)
-
-    cpu_s = _cpu_s(t)
-    await asyncio.gather(*(ask(f"user{number}@localhost") for number in range(IN_FLIGHT)))
-    figures.cpu_microseconds.append((_cpu_s(t) - cpu_s) / TURNS_IN_FLIGHT * 1e6)
+def _do(way: str) -> None:
+    end = time.monotonic() + SECONDS
+    hoard: list[bytes] = []
+    burning = []
+    if way == "burn_all":
+        burning = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(os.cpu_count() or 1)]
+    if way in ("block", "burn_all"):
+        time.sleep(SECONDS)
+    while time.monotonic() < end:
+        if way == "allocate":
+            if len(hoard) == 1024:
+                hoard.clear()
+            hoard.append(b"x" * _MIB)
+    for process in burning:
+        process.kill()
+        process.wait()
 
 
-async def compare(rounds: int) -> tuple[Figures, Figures]:
-    """Measure the agent in this process and in one of its own."""
-    from benchmarks.isolation import PlainEchoAgent as Echo  # not of __main__, which the other process does not have
-
-    here, process = Figures(), Figures()
-    async with (
-        AgentTester(Echo, policy=_POLICY) as plain,
-        AgentTester(Echo, policy=_POLICY, isolation=Isolation()) as isolated,
-    ):
-        await _measure(plain, Figures())
-        await _measure(isolated, Figures())
-        tune_gc()  # as `up` does
-        for _ in range(rounds):
-            await _measure(plain, here)
-            await _measure(isolated, process)
-    return here, process
+async def _measure(person: StockClient, echo: str, until: asyncio.Future[object]) -> tuple[float, float]:
+    """Return the p50 and the p99 of the answers until then, in milliseconds."""
+    waits_ms: list[float] = []
+    while not until.done():
+        text = f"hello {len(waits_ms)}"
+        begin = time.perf_counter()
+        assert await person.ask(text, echo) == text
+        waits_ms.append((time.perf_counter() - begin) * 1000)
+    return statistics.median(waits_ms), statistics.quantiles(waits_ms, n=100)[-1]
 
 
-def _row(name: str, unit: str, here: list[float], process: list[float]) -> str:
-    plain, isolated = statistics.median(here), statistics.median(process)
-    difference = statistics.median(with_process - without for with_process, without in zip(process, here, strict=True))
-    return f"{name:<32}{plain:>10.2f}{isolated:>10.2f}{difference:>+12.2f}{isolated / plain:>8.2f}   {unit}"
+async def measure(server: XmppServer, directory: Path, rounds: int) -> Mapping[str, list[tuple[float, float]]]:
+    """Return p50 and p99 of each round, when it is quiet and for each of `WAYS`."""
+    agents = {"echo": "spade_coreason.agents.echo:EchoAgent", "wild": "benchmarks.isolation:WildAgent"}
+    figures: dict[str, list[tuple[float, float]]] = {name: [] for name in (QUIET, *WAYS)}
+    with ExitStack() as stack:
+        for name, agent in agents.items():
+            jid, password = await server.account(name)
+            settings = {
+                "server": server.settings,
+                "data_dir": str(directory / name),
+                "conversation": {"max_interactions": 0},
+                "agents": [{"jid": jid, "agent": agent, "password": password}],
+            }
+            file = directory / f"{name}.yaml"
+            file.write_text(json.dumps(settings))
+            stack.enter_context(run_in_background("up", "-c", str(file), cwd=ROOT, until="Ready"))
+        echo, wild = (f"{name}@{server.domain}" for name in agents)
+        async with (
+            StockClient(*await server.account(), server) as person,
+            StockClient(*await server.account(), server) as other,
+        ):
+            await _measure(person, echo, asyncio.ensure_future(asyncio.sleep(_WARM_UP_S)))
+            for _ in range(rounds):
+                for name, measured in figures.items():
+                    work = asyncio.sleep(SECONDS) if name == QUIET else other.ask(name, wild)
+                    measured.append(await _measure(person, echo, asyncio.ensure_future(work)))
+    return figures
 
 
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=15, help="rounds of each way")
-    here, process = asyncio.run(compare(parser.parse_args().rounds))
-    print(f"{'':<32}{'none':>10}{'process':>10}{'difference':>12}{'ratio':>8}")
-    print(_row("one at a time", "ms", here.milliseconds, process.milliseconds))
-    print(_row(f"CPU a turn, {IN_FLIGHT} in flight", "µs", here.cpu_microseconds, process.cpu_microseconds))
+    parser.add_argument("--rounds", type=int, default=15, help="rounds of all")
+    rounds = parser.parse_args().rounds
+    with tempfile.TemporaryDirectory(prefix="isolation-") as name, prosody(Path(name) / "server", tuned=True) as server:
+        figures = asyncio.run(measure(server, Path(name), rounds))
+    print(f"{'the agent in the other platform':<36}{'p50, ms':>10}{'p99, ms':>10}{'p99 to quiet':>14}")
+    for way, measured in figures.items():
+        p50, p99 = (statistics.median(values) for values in zip(*measured, strict=True))
+        ratio = statistics.median(own / quiet for (_, own), (_, quiet) in zip(measured, figures[QUIET], strict=True))
+        print(f"{WAYS.get(way, way):<36}{p50:>10.2f}{p99:>10.2f}{ratio:>14.2f}")
 
 
 if __name__ == "__main__":

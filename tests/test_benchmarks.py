@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks import isolation
 from benchmarks.exchange.measurement import ExchangeRound, find_kinds, measure_medians, targets
 from benchmarks.exchange.pair import ask_in_turn
 from benchmarks.figures import find_exceeded, load_figures
@@ -289,8 +290,11 @@ def test_without_a_server_one_line_says_how_to_get_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.release
-def test_the_cost_of_a_process_of_its_own_is_measured() -> None:
+def test_the_answers_beside_an_agent_in_a_platform_of_its_own_are_measured() -> None:
+    require("Prosody", prosody.installed())
     command = [sys.executable, "-m", "benchmarks.isolation", "--rounds", "1"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=280)
     assert done.returncode == 0, done.stderr
-    assert [line[:30].rstrip() for line in done.stdout.splitlines()[1:]] == ["one at a time", "CPU a turn, 64 in flight"]
+    figures = {line[:36].rstrip(): [float(value) for value in line[36:].split()] for line in done.stdout.splitlines()[1:]}
+    assert list(figures) == [isolation.QUIET, *isolation.WAYS.values()]
+    assert all(0 < p50 <= p99 and ratio > 0 for p50, p99, ratio in figures.values())

@@ -16,6 +16,7 @@ import pytest
 
 from spade_coreason.app.loop_watch import BLOCKED_S
 from spade_coreason.exceptions import LeaseLostError
+from tests.docs.pages import DOCS, read_page
 from tests.support.databases import execute
 from tests.support.notify_socket import open_notify_socket
 from tests.support.program import COMMAND, run_command, run_in_background
@@ -105,6 +106,24 @@ def test_the_backup_of_the_unit_is_restored(tmp_path: Path) -> None:
 def test_the_sandbox_of_the_unit_is_tight(installed_unit: Path) -> None:
     done = analyze("security", "--offline=true", f"--threshold={MAX_EXPOSURE}", "--no-pager", str(installed_unit))
     assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("installed_unit", [UNIT], indirect=True, ids=lambda unit: unit.name)
+def test_a_platform_of_its_own_has_the_unit_with_its_own_places_and_limits(installed_unit: Path) -> None:
+    """A drop-in adds to lists, and `KEY=` empties them. Nothing of the first platform may be left in one."""
+    drop_in = installed_unit.with_name(f"{installed_unit.name}.d") / "own.conf"
+    drop_in.parent.mkdir()
+    [text] = [block.text for block in read_page(DOCS / "how-to/isolation.md").blocks if block.title == drop_in.name]
+    [start] = re.findall(r"^ExecStart=(.+)$", text, re.M)
+    drop_in.write_text(text.replace(start, "/bin/true").replace("/srv/reports", "/"))
+    done = analyze("verify", "--man=no", "--recursive-errors=no", str(installed_unit))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert set(re.findall(r"^(\w+)=$", text, re.M)) == {"ExecStart", "EnvironmentFile", "StateDirectory"}
+    place = re.compile(r"/(?:etc|var/lib|srv)/[\w-]+|^(?:User|StateDirectory)=.+$", re.M)
+    of_the_first = text.replace("/srv/reports", "/srv/agents").replace("reports", "spade-coreason")
+    assert set(place.findall(UNIT.read_text().partition("[Unit]")[2])) == set(place.findall(of_the_first))
+    drop_in.write_text(drop_in.read_text().replace("MemoryMax=", "MemoryMaximum="))
+    assert "MemoryMaximum" in analyze("verify", "--man=no", "--recursive-errors=no", str(installed_unit)).stderr
 
 
 def test_a_worker_has_the_unit_of_a_platform_with_what_several_need() -> None:

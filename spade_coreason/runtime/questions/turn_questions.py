@@ -230,7 +230,7 @@ class TurnQuestions:
         if root is None:
             return "" if incoming.owner == self._sink.agent else incoming.owner
         if not root:
-            raise ValueError("it is not known who asks for this, so no one can approve it; see peers.trust and rooms")
+            raise ValueError("it is not known who asks, so no one can approve it; see access.trusted_domains and rooms")
         return root
 
     def _find_person(self, to: str | None) -> str:
