@@ -26,16 +26,16 @@ from spade_coreason.xmpp.servers.process import find_free_ports
 from tests.docs.pages import DOCS, read_page
 from tests.docs.setups import own_prosody
 from tests.support.errors import check_errors, errors_in
-from tests.support.notify_socket import open_notify_socket
+from tests.support.notify_socket import NotifySocket, open_notify_socket
 from tests.support.program import COMMAND, clean_environment, remove_times, run_command, run_in_background
 from tests.support.servers.clients import StockClient
 from tests.support.wait import ANSWER_S, TIMEOUT_S, eventually
 from tests.support.warm import WarmProcess
 
-WATCHDOG_S = 5
-MEMORY_BYTES = 1 << 30
-"""The limit of the second platform, which needs a fifth of it."""
-ADDRESS_BYTES = 4 * MEMORY_BYTES
+WATCHDOG_S = 4
+MEMORY_BYTES = 1 << 29
+"""The limit of the second platform, which needs less than half of it."""
+ADDRESS_BYTES = 8 * MEMORY_BYTES
 """The limit of its address space: on a busy machine the first limit may be seen late."""
 PACE_S = 0.02
 """The time in which a person reads an answer."""
@@ -139,7 +139,7 @@ class ServiceManager:
                 resource.prlimit(process.pid, resource.RLIMIT_AS, (ADDRESS_BYTES, ADDRESS_BYTES))
                 self.ends.append(self._watch(process, notices) or process.wait())
 
-    def _watch(self, process: subprocess.Popen[bytes], notices: Any) -> str:
+    def _watch(self, process: subprocess.Popen[bytes], notices: NotifySocket) -> str:
         """Return what the process was killed for; empty if it has ended itself."""
         last_beat = float("inf")
         while process.poll() is None:
@@ -195,10 +195,11 @@ async def test_an_agent_that_ends_or_blocks_its_platform_is_back_and_the_others_
         async with alice, bob, carol, asking_all_the_time(bob) as answered:
             reader = Reader(alice)
             for way, end in WAYS.items():
-                ended, before = len(manager.ends), len(answered)
+                ended = len(manager.ends)
                 alice.send(way, REPORTS, thread=way)
                 alice.send("behind", REPORTS, thread=way)
                 await eventually((tmp_path / f"done-{way}").exists)
+                before = len(answered)
                 # The order waits until the agent is back.
                 assert await carol.ask(f"order {way}er", DESK, timeout_s=ANSWER_S) == f"done: done: {way}er"
                 assert end in manager.ends[ended:]
