@@ -33,7 +33,10 @@ _EXTRAS = {
     "otel": ("opentelemetry",),
 }
 """The extras that doors, metrics and traces need, and the modules that each brings."""
+_OWN_PLATFORM = "run the agent in a second platform, with its own configuration and data_dir, under limits of systemd"
 _GONE_KEYS = {
+    ("agents", "isolation"): _OWN_PLATFORM,
+    ("agents", "memory_mb"): _OWN_PLATFORM,
     ("quotas", "bytes_per_minute"): "limit messages_per_minute, and the size of a message at your server",
     ("quotas", "bytes_per_day"): "limit messages_per_day, and the size of a message at your server",
 }

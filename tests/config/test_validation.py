@@ -117,6 +117,8 @@ MISTAKES = [
         "agents[0].quotas.person.groups.vip: the group is not defined; define it: access: {groups: ",
     ),
     ("quotas: {person: {users: {}}}", 'quotas.person.users: unknown key; did you mean "user"?'),
+    ("agents: [{jid: a@b, agent: 'a:A', isolation: none}]", "agents[0].isolation: is gone; run the agent in a second platform"),
+    ("agents: [{jid: a@b, agent: 'a:A', memory_mb: 512}]", "agents[0].memory_mb: is gone; run the agent in a second platform"),
     ("quotas: {total: {bytes_per_day: 1}}", "quotas.total.bytes_per_day: is gone; limit messages_per_day, and the size of "),
     (
         "access: {groups: {staff: [a@b.org]}}\nquotas: {person: {groups: {staff: {bytes_per_minute: 1}}}}",
