@@ -1,8 +1,7 @@
 """The wheel, installed by pip from the package index into environments of its own, and used in empty directories.
 
-The bare environment has what the package requires, and nothing else. Each extra has an environment of its own. Two are not here:
-`local` brings gigabytes, so that `tests/support/optional_packages.py` shows what is said without it, and `make test-semantic`
-uses it; `socks` has no use alone.
+The bare environment has what the package requires, and nothing else. Each extra has an environment of its own, but for two.
+`local` brings gigabytes: a test of the bare environment shows what is said without it. `socks` has no use alone.
 """
 
 from __future__ import annotations
@@ -30,7 +29,6 @@ from tests.docs.pages import Page, read_page
 from tests.docs.setups import own_prosody
 from tests.support.a2a_server import run_a2a_server
 from tests.support.chat_completions import ChatCompletionsServer, text_answer, tool_call_answer
-from tests.support.mcp_servers import legacy_server
 from tests.support.model_server import ModelServer
 from tests.support.proxy_server import ProxyServer
 from tests.support.wait import TIMEOUT_S
@@ -40,6 +38,7 @@ pytestmark = [pytest.mark.release, pytest.mark.timeout(1200)]
 
 ROOT = Path(__file__).parents[1]
 HOW_TO = ROOT / "docs" / "how-to"
+MCP_SERVER = ROOT / "tests" / "support" / "mcp_servers" / "legacy_server.py"
 ECHO = 'agents: [{jid: echo@localhost, agent: "spade_coreason.agents.echo:EchoAgent"'
 INSTALL_TIMEOUT_S = 600
 Install: TypeAlias = Callable[..., Path]
@@ -80,7 +79,7 @@ def install(tmp_path_factory: pytest.TempPathFactory) -> Install:
             shutil.copytree(requirements, directory, symlinks=True, copy_function=os.link)
             run_pip(directory, "install", f"{wheel}[{extras}]" if extras else str(wheel), *others)
 
-        return make("-".join(["with", *extras.split(","), *others]), fill) / "bin"
+        return make("-".join([extras or "bare", *others]), fill) / "bin"
 
     [wheel] = make("wheel", build).glob("*.whl")
     requirements = make("requirements", fill_with_requirements)
@@ -203,8 +202,9 @@ def test_the_demo_runs_in_an_empty_directory_and_leaves_the_assistant_out(bare: 
 
 
 @pytest.mark.embedded
-def test_the_ready_made_agents_run_and_answer_on_the_embedded_server(bare: Path, tmp_path: Path) -> None:
-    with running(bare, tmp_path, "spade-coreason", "run", "spade_coreason.agents.echo:EchoAgent", "--server", "embedded"):
+def test_an_agent_answers_on_the_embedded_server(bare: Path, tmp_path: Path) -> None:
+    write(tmp_path, "platform.yaml", f"{ECHO}}}]\nserver: {{mode: embedded}}\n")
+    with running(bare, tmp_path, *UP):
         assert run(bare, tmp_path, "spade-coreason ask echo hello") == "hello\n"
 
 
@@ -236,24 +236,23 @@ def test_the_configuration_of_the_readme_runs_on_a_server_of_ones_own(bare: Path
     assert answer == "It is sunny in **Berlin**.\n"
 
 
-@pytest.mark.parametrize(
-    ("command", "configuration", "extra"),
-    [
-        ("check", f"{ECHO}}}]\nstorage: {{url: 'postgresql+asyncpg://127.0.0.1:9/x'}}\n", "postgres"),
-        ("up", f"{ECHO}}}]\nstorage: {{url: 'postgresql+asyncpg://127.0.0.1:9/x'}}\n", "postgres"),
-        ("up", f"{ECHO}}}]\nmemory: {{tokenizer: o200k}}\n", "tokens"),
-        ("up", f"{ECHO}}}]\nknowledge: {{embedder: openai, model: m, url: 'http://127.0.0.1:9/v1'}}\n", "embeddings"),
-        ("up", f"{ECHO}}}]\nknowledge: {{embedder: local, model: m}}\n", "local"),
-        ("check", f"{ECHO}, doors: [openai]}}]\nweb: {{}}\n", "web"),
-        ("up", f"{ECHO}}}]\nmetrics: {{}}\n", "metrics"),
-        ("up", f"{ECHO}}}]\ntracing: {{enabled: true}}\n", "otel"),
-        ("up --reload", f"{ECHO}}}]\n", "reload"),
-        ("up --strict", 'agents: [{jid: a@localhost, agent: "spade_coreason.llm:LLMAgent"}]\n', "llm"),
-    ],
-)
-def test_a_command_that_needs_an_extra_fails_with_one_line_that_names_it(
-    bare: Path, tmp_path: Path, command: str, configuration: str, extra: str
-) -> None:
+NEEDY = {
+    "postgres": ("up", f"{ECHO}}}]\nstorage: {{url: 'postgresql+asyncpg://127.0.0.1:9/x'}}\n"),
+    "tokens": ("up", f"{ECHO}}}]\nmemory: {{tokenizer: o200k}}\n"),
+    "embeddings": ("up", f"{ECHO}}}]\nknowledge: {{embedder: openai, model: m, url: 'http://127.0.0.1:9/v1'}}\n"),
+    "local": ("up", f"{ECHO}}}]\nknowledge: {{embedder: local, model: m}}\n"),
+    "web": ("check", f"{ECHO}}}]\nweb: {{}}\n"),
+    "metrics": ("up", f"{ECHO}}}]\nmetrics: {{}}\n"),
+    "otel": ("up", f"{ECHO}}}]\ntracing: {{enabled: true}}\n"),
+    "reload": ("up --reload", f"{ECHO}}}]\n"),
+    "llm": ("check", 'agents: [{jid: a@localhost, agent: "spade_coreason.llm:LLMAgent", options: {model: small}}]\n'),
+}
+"""A command and a configuration that need an extra, by its name."""
+
+
+@pytest.mark.parametrize("extra", NEEDY)
+def test_a_command_that_needs_an_extra_fails_with_one_line_that_names_it(bare: Path, tmp_path: Path, extra: str) -> None:
+    command, configuration = NEEDY[extra]
     write(tmp_path, "platform.yaml", configuration)
     code, output = attempt(bare, tmp_path, f"spade-coreason {command} -c platform.yaml")
     assert code != 0
@@ -275,7 +274,11 @@ async def test_with_postgres_the_platform_stores_in_postgresql(install: Install,
 
 
 def test_with_tokens_the_tokens_of_a_model_are_counted(install: Install, tmp_path: Path) -> None:
-    write(tmp_path, "count.py", "from spade_coreason.memory.tokens import counter_for\nprint(counter_for('o200k')('Hello, world'))\n")
+    write(
+        tmp_path,
+        "count.py",
+        "from spade_coreason.memory.tokens import counter_for\nprint(counter_for('o200k')('Hello, world'))\n",
+    )
     assert run(install("tokens"), tmp_path, "python count.py") == "3\n"
 
 
@@ -319,7 +322,7 @@ async def test_with_llm_an_agent_answers_with_a_model(install: Install, tmp_path
 
 async def test_with_mcp_a_model_calls_the_tools_of_servers(install: Install, tmp_path: Path) -> None:
     programs = install("llm,mcp")
-    server = [str(programs / "python"), legacy_server.__file__, str(tmp_path / "server.log")]
+    server = [str(programs / "python"), str(MCP_SERVER), str(tmp_path / "server.log")]
     async with ChatCompletionsServer(tool_call_answer(("local__say", {"text": "hi"})), text_answer("It was called.")) as model:
         write(tmp_path, "platform.yaml", make_assistant(model.url, mcp={"local": {"command": server}}))
         with running(programs, tmp_path, *UP):
@@ -354,9 +357,7 @@ def test_with_web_agents_are_behind_http(install: Install, tmp_path: Path) -> No
         with running(programs, tmp_path, *UP, **names):
             assert fetch(f"{names['URL']}/healthz")
             question = {"model": "echo", "messages": [{"role": "user", "content": "hello"}]}
-            answer = json.loads(
-                fetch(f"{names['URL']}/v1/chat/completions", question, **{"Authorization": f"Bearer {key}"})
-            )
+            answer = json.loads(fetch(f"{names['URL']}/v1/chat/completions", question, **{"Authorization": f"Bearer {key}"}))
     assert answer["choices"][0]["message"]["content"] == "hello"
 
 
@@ -364,7 +365,7 @@ def test_with_metrics_prometheus_can_scrape(install: Install, tmp_path: Path) ->
     programs = install("metrics")
     write(tmp_path, "platform.yaml", f"{ECHO}}}]\nmetrics: {{}}\n")
     with setups.metrics(tmp_path) as names, running(programs, tmp_path, *UP, **names):
-        assert 'spade_coreason_requests_total{' in fetch(f"http://{names['METRICS']}/metrics")
+        assert "spade_coreason_requests_total{" in fetch(f"http://{names['METRICS']}/metrics")
 
 
 async def test_with_a2a_an_agent_elsewhere_is_asked(install: Install, tmp_path: Path) -> None:

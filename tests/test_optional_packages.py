@@ -35,7 +35,7 @@ FAILING = {
     " doors.openai.conversations doors.openai.errors doors.openai.messages doors.openai.responses doors.openai.routes"
     " doors.server doors.streaming doors.webhooks.events doors.webhooks.routes",
 }
-"""The modules that need an extra. What uses them asks for the extra first, or is a test of `tests/support/optional_packages.py`."""
+"""The modules that need an extra, by its name. What uses them names the extra first, as the second test shows."""
 OWNERS = {module: set(map(canonicalize_name, names)) for module, names in packages_distributions().items()}
 EXTRA_OF_MODULE = {f"spade_coreason.{name}": extra for extra, names in FAILING.items() for name in names.split()}
 NOT_USED = {"docs"}
@@ -98,7 +98,9 @@ def check_what_fails(found: Any) -> None:
 
 def test_without_optional_packages_only_what_needs_them_fails_and_names_its_extra(found: Any) -> None:
     check_what_fails(found)
-    assert {"spade_coreason.app.platform", "spade_coreason.agents.a2a.agent", "spade_coreason.cli.app"} <= found["modules"].keys()
+    assert {"spade_coreason.app.platform", "spade_coreason.agents.a2a.agent", "spade_coreason.cli.app"} <= found[
+        "modules"
+    ].keys()
 
 
 def test_a_module_fails_for_a_package_of_the_extra_that_is_listed_for_it(found: Any) -> None:

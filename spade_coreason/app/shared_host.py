@@ -13,7 +13,17 @@ from ..exceptions import LeaseLostError, StoreError
 from ..memory import Embedder
 from ..operations.host import RunningAgent
 from ..operations.status import PlatformStatus
-from ..storage import CallTable, Database, LeaseHandlers, LeaseRenewal, Leases, StoredKey, StoredWebhook, WorkerTerms, open_database
+from ..storage import (
+    CallTable,
+    Database,
+    LeaseHandlers,
+    LeaseRenewal,
+    Leases,
+    StoredKey,
+    StoredWebhook,
+    WorkerTerms,
+    open_database,
+)
 from .factories import build_embedder, import_memories
 from .stored_host import StoredHost, open_stored_host
 from .supervision import make_store_timings, make_worker_terms

@@ -5,16 +5,13 @@ from __future__ import annotations
 import json
 import re
 import signal
-import subprocess
-import sys
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from spade_coreason.domain.environment.installation import install_hint
 from spade_coreason.xmpp.servers.process import find_free_ports
-from tests.support.program import MOODY_AGENT_SOURCE, clean_environment, run_command, run_in_background, write_project
+from tests.support.program import MOODY_AGENT_SOURCE, run_command, run_in_background, write_project
 from tests.support.servers import prosody as prosody_server
 from tests.support.servers.requirements import require
 from tests.support.terminal import Terminal
@@ -157,26 +154,6 @@ def test_the_demo_by_itself_streams_remembers_relays_and_restarts(tmp_path: Path
     assert "I will remember" in done.stdout
     assert done.stdout.count("I am a script that plays a language model") == 1
     assert done.stdout.endswith("All 8 answers were right.\n")
-
-
-@pytest.mark.release
-def test_the_demo_leaves_the_assistant_out_where_openai_is_not_installed(tmp_path: Path) -> None:
-    program = "import sys; sys.modules['openai'] = None; from spade_coreason.cli import main; main()"
-    env = clean_environment()
-    done = subprocess.run(
-        [sys.executable, "-c", program, "demo"],
-        cwd=tmp_path,
-        env=env,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert f"assistant is not started, because the package openai is missing ({install_hint('llm')})" in done.stdout
-    assert done.stdout.endswith("All 6 answers were right.\n")
-    assert ("senders can be forged" in done.stdout) == ("embedded" in done.stdout)
 
 
 def test_the_demo_uses_the_language_model_of_the_environment(tmp_path: Path) -> None:

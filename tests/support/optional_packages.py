@@ -32,9 +32,7 @@ class HidingFinder(PathFinder):
     hidden: frozenset[str] = frozenset()
 
     @classmethod
-    def find_spec(
-        cls, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
+    def find_spec(cls, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
         """Find a module."""
         return None if fullname.partition(".")[0] in cls.hidden else super().find_spec(fullname, path, target)
 
