@@ -48,12 +48,8 @@ def identify(agent: str, incoming: InboundRequest) -> tuple[UUID, bytes]:
     if incoming.kind.is_program and incoming.request_id is not None:
         digest = digest_request(incoming.payload, incoming.metadata.get("capability"))
         return derive_request_key(agent, incoming.owner, incoming.request_id), digest
-    return identify_message(agent, incoming), NO_DIGEST
-
-
-def identify_message(agent: str, incoming: InboundRequest) -> UUID:
-    """Return the inbox key of a message, which is that of the first request of this message id and content."""
-    return derive_inbox_key(agent, incoming.owner, incoming.stanza_id, incoming.content, incoming.evidence.server_id)
+    key = derive_inbox_key(agent, incoming.owner, incoming.stanza_id, incoming.content, incoming.evidence.server_id)
+    return key, NO_DIGEST
 
 
 class RepeatedRequests:

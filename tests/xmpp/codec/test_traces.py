@@ -11,7 +11,7 @@ from hypothesis import given, strategies as st
 
 from spade_coreason.domain.messages import InboundRequest, RequestBatch, RequestContext
 from spade_coreason.domain.observability.tracing import read_traceparent
-from spade_coreason.runtime.intake.repeated_requests import identify, identify_message
+from spade_coreason.runtime.intake.repeated_requests import identify
 from spade_coreason.xmpp.codec.decode import decode
 from tests.support.foreign_stanzas import AGENT, DEVICE, container, decode_request, message, parse_stanza
 from tests.support.transports import request_stanza
@@ -84,7 +84,6 @@ def test_no_value_is_read_that_another_service_would_refuse(value: object) -> No
 def test_a_repeated_request_with_another_span_is_the_same(data: dict[str, Any], *, in_batch: bool) -> None:
     first, second = (read(traceparent, in_batch=in_batch, **data) for traceparent in (GIVEN, OTHER))
     assert identify(AGENT, first) == identify(AGENT, second)
-    assert identify_message(AGENT, first) == identify_message(AGENT, second)
 
 
 def test_the_span_is_stored_with_the_request() -> None:
