@@ -288,7 +288,7 @@ def describe_connection_error(error: Exception) -> str:
     if isinstance(tls_error, ssl.SSLCertVerificationError):
         return f"its certificate is not trusted ({tls_error.verify_message.removesuffix('.')})"
     if tls_error is not None:  # its errno is OpenSSL's, and 1 would read as "Operation not permitted"
-        words, is_alert = split_tls_reason(tls_error.reason or "unknown reason")
+        words, is_alert = split_tls_reason(tls_error)
         return f"it refuses TLS (alert: {words})" if is_alert else f"TLS fails ({words})"
     if isinstance(error, ClientConnectorDNSError):
         return "its host name has no address"

@@ -6,6 +6,13 @@ import ssl
 from pathlib import Path
 
 
+def make_client_context(ca_file: Path | None = None) -> ssl.SSLContext:
+    """Make a context for TLS 1.2 or newer, which verifies with the authorities in `ca_file`, or those of the system."""
+    context = ssl.create_default_context(cafile=ca_file)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2  # Debian's Python leaves it to OpenSSL
+    return context
+
+
 class HttpsTrust:
     """The authorities of the system and those in `ca_file`, which is read again when it changes."""
 
@@ -21,7 +28,7 @@ class HttpsTrust:
             read_at = self.ca_file.stat().st_mtime_ns if self.ca_file is not None else 0
             if self._context is not None and read_at == self._read_at:
                 return self._context
-            context = ssl.create_default_context()
+            context = make_client_context()
             if self.ca_file is not None:
                 context.load_verify_locations(self.ca_file)
         except OSError:
@@ -35,8 +42,10 @@ class HttpsTrust:
         return context
 
 
-def split_tls_reason(reason: str) -> tuple[str, bool]:
+def split_tls_reason(error: ssl.SSLError) -> tuple[str, bool]:
     """Return OpenSSL's reason in plain words, and True if it is an alert: what the other side has said (RFC 8446, 6)."""
+    # Of a newer OpenSSL, Python has only a text: "[SSL] legacy sigalg disallowed or unsupported (_ssl.c:992)".
+    reason = getattr(error, "reason", None) or str(error).rpartition("] ")[2].partition(" (_ssl")[0]
     words = reason.lower().replace("_", " ")
     before, _, alert = words.partition("alert ")
     return (alert, True) if before != words else (words, False)

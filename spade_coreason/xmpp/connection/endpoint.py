@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ...config import find_ca_file_problem
-from ...domain.environment.https_trust import HttpsTrust
+from ...domain.environment.https_trust import HttpsTrust, make_client_context
 from ...exceptions import ConfigError
 from .resolver import DEFAULT_PORT, Resolver, SystemResolver
 
@@ -72,7 +72,7 @@ class ServerEndpoint:
 
     def _read_ca_file(self) -> None:
         read_at = self._stat_ca_file()
-        context = ssl.create_default_context(cafile=str(self.ca_file) if self.ca_file else None)
+        context = make_client_context(self.ca_file)
         if not self.verify:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE

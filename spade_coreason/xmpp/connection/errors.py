@@ -76,8 +76,8 @@ def explain(problem: object) -> Problem:
             remedy = _CERTIFICATE_REMEDIES.get(problem.verify_code, _AUTHORITY_REMEDY)
             text = f"its certificate is not trusted ({problem.verify_message.removesuffix('.')})"
             return Problem(text, remedy, is_transient=False)
-        case ssl.SSLError(reason=str(reason)):
-            return _explain_tls(reason)
+        case ssl.SSLError():
+            return _explain_tls(problem)
         case socket.gaierror():
             return Problem("the DNS does not answer", "check the DNS")
         case ConnectionRefusedError() | ConnectionResetError():
@@ -90,8 +90,8 @@ def explain(problem: object) -> Problem:
     return Problem(quote(str(problem)) or type(problem).__name__)
 
 
-def _explain_tls(reason: str) -> Problem:
-    words, is_alert = split_tls_reason(reason)
+def _explain_tls(error: ssl.SSLError) -> Problem:
+    words, is_alert = split_tls_reason(error)
     if is_alert:
         return Problem(f"the server refuses TLS (alert: {words})", "check the server's certificate and TLS settings")
     return Problem(f"TLS fails ({words})", "check the port, and that the server has TLS 1.2 or newer")

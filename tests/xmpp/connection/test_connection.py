@@ -355,6 +355,14 @@ async def test_a_server_that_hangs_up_during_the_handshake_is_said_to(tmp_path: 
     assert text == f"a@localhost/agent: cannot connect to 127.0.0.1:{port}: {problem}"
 
 
+def test_a_reason_of_openssl_that_this_python_does_not_know_has_its_text() -> None:
+    error = ssl.SSLError(1, "[SSL] legacy sigalg disallowed or unsupported (_ssl.c:992)")
+    assert explain(error).text == "TLS fails (legacy sigalg disallowed or unsupported)"
+    assert explain(ssl.SSLEOFError(8, "EOF occurred in violation of protocol (_ssl.c:992)")).text == (
+        "TLS fails (eof occurred in violation of protocol)"
+    )
+
+
 @pytest.mark.parametrize("error", [ConnectionResetError(), ConnectionAbortedError(), EOFError()])
 def test_an_error_without_a_text_has_a_reason(error: Exception) -> None:
     assert explain(error).text in ("the server closed the connection", "EOFError")
