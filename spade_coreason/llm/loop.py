@@ -10,7 +10,7 @@ from typing import Any
 from ..contracts import AgentCapability, ResponseHandler
 from ..domain.texts.translation import N_, translate
 from ..exceptions import ModelError
-from .budget import BudgetExceededError, BudgetMeter
+from .budget import BudgetMeter
 from .context import Context
 from .guardrails.decisions import NO_ANSWER, WithheldError
 from .handlers import show_step
@@ -88,9 +88,6 @@ class ModelCaller:
             completion.text = await self._streamer.finish(is_truncated=completion.finish_reason == "length")
         except ModelError as error:
             await self._streamer.abort(error.problem)
-            raise
-        except BudgetExceededError:
-            await self._streamer.abort(N_("a budget is used up"))
             raise
         return completion
 

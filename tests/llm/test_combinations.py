@@ -82,10 +82,10 @@ async def test_an_attempt_that_broke_off_before_it_was_shown_is_in_the_budget() 
 
 
 async def test_a_judge_of_an_answer_is_not_asked_when_the_budget_is_used_up() -> None:
-    judge = {"judge": "Be kind.", "judge_model": "judge", "per": "sentence"}
+    judges = [{"judge": rule, "judge_model": "judge"} for rule in ("Be kind.", "Be brief.", "Be clear.")]
     allowed = text_answer('{"allowed": true}')
     answers = text_answer("One. ", "Two. ", "Three. ", "Four."), allowed
-    async with run_llm_agent(*answers, output_guardrails=[judge], budgets={"turn": 36}) as (server, t):
+    async with run_llm_agent(*answers, output_guardrails=judges, budgets={"turn": 36}) as (server, t):
         events: list[PeerEvent] = []
 
         async def listen() -> None:
@@ -95,10 +95,10 @@ async def test_a_judge_of_an_answer_is_not_asked_when_the_budget_is_used_up() ->
         with pytest.raises(PeerFailedError, match="budget of 36 tokens"):
             await listen()
         [turn] = await stored_turns(t)
-    assert [asked["model"] for asked in server.requests] == ["small", "judge", "judge"]
-    assert "".join(event.data["chunk"] for event in events if event.type == "stream.chunk") == "One. Two. "
-    assert "stream.abort" in [event.type for event in events]
-    assert turn["meta"]["usage"]["requests"] == 3
+    assert [asked["model"] for asked in server.requests] == ["small", "judge"]
+    assert not any(event.type.startswith("stream.") for event in events)
+    assert "One" not in json.dumps(turn["output"])
+    assert turn["meta"]["usage"]["requests"] == 2
 
 
 async def test_an_answer_that_broke_off_is_in_the_budget_and_one_that_never_began_is_not() -> None:
