@@ -404,12 +404,16 @@ class AccessSettings(Section):
 
 
 class QuotaLimits(Section):
-    """One quota: messages a minute and a day (UTC), and turns at once. 0 means no limit."""
+    """One quota: messages and bytes a minute and a day (UTC), and turns at once. 0 means no limit."""
 
     messages_per_minute: CountOrZero = 0
     """Messages within a minute."""
     messages_per_day: CountOrZero = 0
     """Messages within a day, from midnight UTC."""
+    bytes_per_minute: CountOrZero = 0
+    """Bytes within a minute: those of a text, or of the JSON of a program."""
+    bytes_per_day: CountOrZero = 0
+    """Bytes within a day."""
     turns: CountOrZero | None = 0
     """Turns of one agent that run at once. Where the default is null, it means a quarter of `limits.concurrency`."""
 
@@ -423,6 +427,8 @@ class OwnerQuota(QuotaLimits):
 
     messages_per_minute: CountOrZero = _QUOTAS.user.messages_per_minute
     messages_per_day: CountOrZero = _QUOTAS.user.messages_per_day
+    bytes_per_minute: CountOrZero = _QUOTAS.user.bytes_per_minute
+    bytes_per_day: CountOrZero = _QUOTAS.user.bytes_per_day
     turns: CountOrZero | None = _QUOTAS.user.turns
 
 
@@ -431,6 +437,8 @@ class DomainQuota(QuotaLimits):
 
     messages_per_minute: CountOrZero = _QUOTAS.domain.messages_per_minute
     messages_per_day: CountOrZero = _QUOTAS.domain.messages_per_day
+    bytes_per_minute: CountOrZero = _QUOTAS.domain.bytes_per_minute
+    bytes_per_day: CountOrZero = _QUOTAS.domain.bytes_per_day
 
 
 class TotalQuota(QuotaLimits):
@@ -438,6 +446,8 @@ class TotalQuota(QuotaLimits):
 
     messages_per_minute: CountOrZero = _QUOTAS.total.messages_per_minute
     messages_per_day: CountOrZero = _QUOTAS.total.messages_per_day
+    bytes_per_minute: CountOrZero = _QUOTAS.total.bytes_per_minute
+    bytes_per_day: CountOrZero = _QUOTAS.total.bytes_per_day
 
 
 class PersonQuotas(Section):

@@ -33,14 +33,9 @@ _EXTRAS = {
     "otel": ("opentelemetry",),
 }
 """The extras that doors, metrics and traces need, and the modules that each brings."""
-_OWN_PLATFORM = "run the agent in a second platform, with its own configuration and data_dir, under limits of systemd"
-_GONE_KEYS = {
-    ("agents", "isolation"): _OWN_PLATFORM,
-    ("agents", "memory_mb"): _OWN_PLATFORM,
-    ("quotas", "bytes_per_minute"): "limit messages_per_minute, and the size of a message at your server",
-    ("quotas", "bytes_per_day"): "limit messages_per_day, and the size of a message at your server",
-}
-"""The keys that were taken away, with a section above each, and what to do instead."""
+_GONE_FROM_AGENTS = ("isolation", "memory_mb")
+"""The keys of agents that were taken away."""
+_OWN_PLATFORM = "is gone; run the agent in a second platform, with its own configuration and data_dir, under limits of systemd"
 SECRET = re.compile(r"\b(password|options|url)\b")
 
 
@@ -98,9 +93,8 @@ def _unknown_choice(choices: list[str], value: Any, path: KeyPath) -> str:
 
 def _unknown_key(path: KeyPath) -> str:
     *above, key = path
-    for (name, gone), remedy in _GONE_KEYS.items():
-        if key == gone and name in above:
-            return f"is gone; {remedy}"
+    if above[:1] == ["agents"] and len(above) == 2 and key in _GONE_FROM_AGENTS:
+        return _OWN_PLATFORM
     section = _section_at(tuple(above))
     keys = list(section_keys(section))
     given = str(key).lower().replace("-", "_")

@@ -7,19 +7,23 @@ from typing import Literal, TypeAlias
 
 from .jid import bare_jid, jid_domain
 
+_MEBIBYTE = 2**20
+
 QuotaScope: TypeAlias = Literal["person", "room", "domain", "total"]
 """The kind of holder that a quota has."""
 
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """The largest number of messages a minute and a day (UTC), and of turns at once. 0 means no limit.
+    """The largest number of messages and bytes a minute and a day (UTC), and of turns at once. 0 means no limit.
 
-    `turns` None is a quarter of the agent's turns.
+    Bytes are those of the text or the JSON of messages. `turns` None is a quarter of the agent's turns.
     """
 
     messages_per_minute: int = 0
     messages_per_day: int = 0
+    bytes_per_minute: int = 0
+    bytes_per_day: int = 0
     turns: int | None = 0
 
 
@@ -44,12 +48,12 @@ class Quotas:
     `room`. `domain` is for all accounts of one domain together, and `total` for everybody together.
     """
 
-    user: Quota = Quota(60_000, 1_000_000, None)
+    user: Quota = Quota(60_000, 1_000_000, 64 * _MEBIBYTE, 1024 * _MEBIBYTE, None)
     operator: Quota = Quota()
     groups: tuple[Role, ...] = ()
-    room: Quota = Quota(60_000, 1_000_000, None)
-    domain: Quota = Quota(300_000, 10_000_000)
-    total: Quota = Quota(600_000, 20_000_000)
+    room: Quota = Quota(60_000, 1_000_000, 64 * _MEBIBYTE, 1024 * _MEBIBYTE, None)
+    domain: Quota = Quota(300_000, 10_000_000, 512 * _MEBIBYTE, 16 * 1024 * _MEBIBYTE, 0)
+    total: Quota = Quota(600_000, 20_000_000, 1024 * _MEBIBYTE, 32 * 1024 * _MEBIBYTE, 0)
     operators: frozenset[str] = field(default_factory=frozenset)
     """The bare JIDs of the operators."""
 

@@ -54,7 +54,7 @@ async def export_person(
     - `conversations`: the newest first. Each has its record, its `variables` and all stored `turns`, oldest first.
       The person's reactions to a reply are in the turn, in `meta.feedback`.
     - `variables`: those for all conversations of the person.
-    - `messages_today`: the number of the messages of the last day, which their quota counts. `bytes` is always 0.
+    - `messages_today`: the number and the bytes of the messages of the last day, which their quota counts.
     - `preferences`: the settings that the person chose.
     - `memories`: the entries of the interaction memory, by conversation id.
     - `documents`: knowledge that belongs to the person or to one of their conversations, turns included.

@@ -55,14 +55,14 @@ async def list_usage(call: Call, arguments: ListUsage) -> list[QuotaUsage]:
         return await running.list_usage(arguments.person, arguments.limit)
     stored = await call.host.repository(agent).load_agent() if call.host.database is not None else None
     quotas, today = call.host.quotas(agent), utc_now().date()
-    counted = {("total", ""): QuotaUsage.of("total", "", "", quotas.total, 0)}
+    counted = {("total", ""): QuotaUsage.of("total", "", "", quotas.total, 0, 0)}
     if arguments.person is not None:
-        counted["person", arguments.person] = QuotaUsage.of("person", arguments.person, *quotas.role_of(arguments.person), 0)
+        counted["person", arguments.person] = QuotaUsage.of("person", arguments.person, *quotas.role_of(arguments.person), 0, 0)
     for count in stored.find_message_counts() if stored is not None else ():
         if count.day == today:
             scope = cast(QuotaScope, count.kind)
             role, quota = quotas.quota_of(scope, count.holder)
-            counted[scope, count.holder] = QuotaUsage.of(scope, count.holder, role, quota, count.messages)
+            counted[scope, count.holder] = QuotaUsage.of(scope, count.holder, role, quota, count.messages, count.bytes)
     if arguments.person is not None:
         return [counted["person", arguments.person]]
     total = counted.pop(("total", ""))

@@ -24,15 +24,18 @@ class QuotaUsage:
     role: str
     """The role of a person; empty for others."""
     messages: int
+    bytes: int
     messages_per_day: int
     messages_per_minute: int
+    bytes_per_day: int
     refused: int
     """The number of messages refused since the platform started or the day began."""
 
     @classmethod
-    def of(cls, scope: str, holder: str, role: str, quota: Quota, messages: int, refused: int = 0) -> QuotaUsage:
-        """Make it of a quota and what was counted: the messages, and those that were refused."""
-        return cls(scope, holder, role, messages, quota.messages_per_day, quota.messages_per_minute, refused)
+    def of(cls, scope: str, holder: str, role: str, quota: Quota, messages: int, size: int, refused: int = 0) -> QuotaUsage:
+        """Make it of a quota and what was counted: the messages, their bytes, and the messages that were refused."""
+        limits = quota.messages_per_day, quota.messages_per_minute, quota.bytes_per_day
+        return cls(scope, holder, role, messages, size, *limits, refused)
 
     def __str__(self) -> str:
         number, limit = self.messages, self.messages_per_day

@@ -266,17 +266,17 @@ COUNT_NAME = "today"
 
 
 class MessageCount(NamedTuple):
-    """The number of messages of one day (UTC). `kind` is person, room, domain or total."""
+    """The messages of one day (UTC): their number and their bytes. `kind` is person, room, domain or total."""
 
     kind: str
     holder: str
     day: date
     messages: int
+    bytes: int
 
     def dump(self) -> str:
         """Return the JSON text that is stored."""
-        # The version before counted bytes too, and fails without them. It may serve the agent after this one.
-        return f'{{"day": "{self.day}", "messages": {self.messages}, "bytes": 0}}'
+        return f'{{"day": "{self.day}", "messages": {self.messages}, "bytes": {self.bytes}}}'
 
 
 COMPACTION_VARIABLE = "coreason.window"
@@ -423,5 +423,5 @@ class StoredAgent(NamedTuple):
         for kind, scope in MESSAGE_COUNT_SCOPES.items():
             for holder, text in self.get_by_holder(scope, COUNT_NAME).items():
                 count = json.loads(text)
-                counts.append(MessageCount(kind, holder, date.fromisoformat(count["day"]), count["messages"]))
+                counts.append(MessageCount(kind, holder, date.fromisoformat(count["day"]), count["messages"], count["bytes"]))
         return counts

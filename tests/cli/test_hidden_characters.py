@@ -150,7 +150,7 @@ def data_dir(tmp_path: Path) -> Path:
 @contextmanager
 def hostile_platform(data_dir: Path) -> Iterator[None]:
     """Answer `status` and `agents` as a platform would that has hidden characters everywhere."""
-    usage = QuotaUsage("person", LABEL, "guest", 9, 1, 1, 1)
+    usage = QuotaUsage("person", LABEL, "guest", 9, 9, 1, 1, 1, 1)
     agent = AgentStatus(
         AGENT,
         "offline",
@@ -159,7 +159,7 @@ def hostile_platform(data_dir: Path) -> Iterator[None]:
         storage_problem=LABEL,
         rooms={LABEL: LABEL},
         rejected={LABEL: 1},
-        quotas=(QuotaUsage("total", "", "", 9, 1, 1, 1), usage),
+        quotas=(QuotaUsage("total", "", "", 9, 9, 1, 1, 1, 1), usage),
         card=AgentCard(AGENT, LABEL, TEXT),
     )
     with serve_status(data_dir, PlatformStatus(1, LABEL, (agent,))):

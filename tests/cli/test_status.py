@@ -99,7 +99,7 @@ def test_the_status_of_a_newer_version_is_understood() -> None:
 
 def test_a_status_is_the_same_after_its_way() -> None:
     card = AgentCard("echo@localhost", "Echo", capabilities=(Capability("echo", inputs={"type": "object"}),))
-    usage = QuotaUsage("person", "alice@localhost", "guest", 9, 1, 1, 1)
+    usage = QuotaUsage("person", "alice@localhost", "guest", 9, 9, 1, 1, 1, 1)
     agent = AgentStatus("echo@localhost", "online", datetime.now(UTC), card=card, quotas=(usage,))
     status = PlatformStatus(1, "embedded", (agent,))
     assert show_status.result.validate_json(show_status.result.dump_json(status)) == status

@@ -383,3 +383,6 @@ def test_the_page_about_quotas_names_the_defaults() -> None:
     for quota in (quotas.user, quotas.domain, quotas.total):
         text = f"{quota.messages_per_minute:,} messages a minute, {quota.messages_per_day:,} a day"
         assert text in page
+        sizes = (f"{quota.bytes_per_minute // 2**20} MiB a minute", f"{quota.bytes_per_minute // 2**30} GiB a minute")
+        assert any(size in page for size in sizes)
+        assert f"{quota.bytes_per_day // 2**30} GiB a day" in page

@@ -119,16 +119,7 @@ MISTAKES = [
     ("quotas: {person: {users: {}}}", 'quotas.person.users: unknown key; did you mean "user"?'),
     ("agents: [{jid: a@b, agent: 'a:A', isolation: none}]", "agents[0].isolation: is gone; run the agent in a second platform"),
     ("agents: [{jid: a@b, agent: 'a:A', memory_mb: 512}]", "agents[0].memory_mb: is gone; run the agent in a second platform"),
-    ("quotas: {total: {bytes_per_day: 1}}", "quotas.total.bytes_per_day: is gone; limit messages_per_day, and the size of "),
-    (
-        "access: {groups: {staff: [a@b.org]}}\nquotas: {person: {groups: {staff: {bytes_per_minute: 1}}}}",
-        "quotas.person.groups.staff.bytes_per_minute: is gone; limit messages_per_minute, and the size of ",
-    ),
-    (
-        agents_section("jid: a@localhost, agent: 'a:B', quotas: {room: {bytes_per_day: 0}}"),
-        "agents[0].quotas.room.bytes_per_day: is gone; limit messages_per_day",
-    ),
-    ("limits: {bytes_per_day: 1}", "limits.bytes_per_day: unknown key; the keys are "),
+    ("limits: {isolation: none}", "limits.isolation: unknown key; the keys are "),
     ("quotas: {total: {turns: -1}}", "quotas.total.turns: must be at least 0, not -1"),
     ("access: {allow: [a@b@c]}", "access.allow[0]: 'a@b@c' is not a JID: "),
     ("agents: {echo: 1}", "agents: must be a list, like [one, two]"),

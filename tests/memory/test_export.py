@@ -75,7 +75,7 @@ async def store_everything(repository: AgentRepository, memory: AgentInteraction
     documents = [NewDocument(f"note of {owner}", owner.encode(), [f"knows {owner}", "and more"])]
     await repository.knowledge.save_documents(DocumentCollection("person", owner), documents, NOW)
     await repository.knowledge.save_documents(DocumentCollection("conversation", f"{owner}/long"), documents, NOW)
-    repository.inbox.save_message_counts(lambda: [MessageCount("person", owner, NOW.date(), 3)])
+    repository.inbox.save_message_counts(lambda: [MessageCount("person", owner, NOW.date(), 3, 30)])
     await memory.aadd_information(f"{owner}_{AGENT}", "was told in a turn that never ended")
     await repository.audit_trail.append(AuditEntry(actor=AGENT, action="tell", resource=owner, outcome="success"), owner)
     await repository.incidents.record("1f2e3d4c", owner, None, NOW, describe_error_chain(ValueError(f"a key of {AGENT}")))
@@ -191,7 +191,7 @@ async def test_the_export_contains_everything_that_is_erased_and_is_empty_afterw
         "questions": len(export["questions"]),
     }
     assert all(counted.values())
-    assert export["messages_today"] == {"today": {"day": f"{NOW:%Y-%m-%d}", "messages": 3, "bytes": 0}}
+    assert export["messages_today"] == {"today": {"day": f"{NOW:%Y-%m-%d}", "messages": 3, "bytes": 30}}
     report = asdict(await erase_person(repository, memory, ALICE))
     assert {**report, "conversation_ids": set(report["conversation_ids"])} == {**counted, "deleted_items": 0}
     kinds = (

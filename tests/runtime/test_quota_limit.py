@@ -47,9 +47,9 @@ class Meter:
     async def load(self) -> None:
         self.limit.load(await self.repository.load_agent())
 
-    def send(self, owner: str = ALICE, kind: ChannelKind = PERSON, root: str = "") -> Refuse | None:
+    def send(self, owner: str = ALICE, text: str = "x", kind: ChannelKind = PERSON, root: str = "") -> Refuse | None:
         request = InboundRequest(
-            kind, owner, "1", None, {"query": "x"}, "x", owner=owner, context=RequestContext(root_sender=root)
+            kind, owner, "1", None, {"query": text}, text, owner=owner, context=RequestContext(root_sender=root)
         )
         verdict = self.limit.receive(request)
         return verdict if isinstance(verdict, Refuse) else None
@@ -99,15 +99,33 @@ async def test_a_person_is_told_once_until_a_message_is_accepted_again(database:
     assert verdict.tells_people
 
 
-async def test_a_day_of_messages_ends_at_midnight_utc(database: Database) -> None:
-    meter = Meter(database, for_user(messages_per_day=2))
-    assert meter.send_many(3) == [True, True, False]
-    refusal = meter.send()
+async def test_bytes_are_limited_and_a_longer_message_takes_the_whole_minute(database: Database) -> None:
+    meter = Meter(database, for_user(bytes_per_minute=100))
+    assert meter.send(text="é" * 30) is None  # 60 bytes
+    refusal = meter.send(text="é" * 30)
     assert refusal is not None
-    assert refusal.retry_after_s == 3600
-    assert "a day. Write again in 60 min." in refusal.text
-    meter.pass_time(3600)
-    assert meter.send_many(3) == [True, True, False]
+    assert (refusal.text, refusal.retry_after_s) == (
+        "You have reached the limit of 100 bytes a minute. Write again in 12 s.",
+        12,
+    )
+    assert meter.send(text="x" * 40) is None
+    meter.pass_time(60)
+    assert meter.send(text="x" * 10_000) is None
+    assert meter.send() is not None
+    meter.pass_time(60)
+    assert meter.send() is None
+
+
+async def test_a_day_of_messages_or_bytes_ends_at_midnight_utc(database: Database) -> None:
+    for quota in ({"messages_per_day": 2}, {"bytes_per_day": 2}):
+        meter = Meter(database, for_user(**quota))
+        assert meter.send_many(3) == [True, True, False]
+        refusal = meter.send()
+        assert refusal is not None
+        assert refusal.retry_after_s == 3600
+        assert "a day. Write again in 60 min." in refusal.text
+        meter.pass_time(3600)
+        assert meter.send_many(3) == [True, True, False]
 
 
 async def test_domain_and_total_count_everybody(database: Database) -> None:
@@ -144,10 +162,22 @@ async def test_a_clock_that_was_days_ahead_does_not_stop_the_days(database: Data
     assert meter.send() is not None
 
 
+async def test_a_message_does_not_exceed_the_bytes_of_a_day_unless_it_has_more_than_all_of_them(database: Database) -> None:
+    meter = Meter(database, for_user(bytes_per_day=100))
+    assert meter.send(text="x" * 60) is None
+    refusal = meter.send(text="x" * 60)
+    assert refusal is not None
+    assert "the limit of 100 bytes a day" in refusal.text
+    assert meter.send(text="x" * 40) is None
+    meter.pass_time(3600)
+    assert meter.send(text="x" * 1000) is None
+    assert meter.send() is not None
+
+
 async def test_a_refusal_counts_in_plain_english(database: Database) -> None:
-    meter = Meter(database, for_user(messages_per_day=1))
+    meter = Meter(database, for_user(bytes_per_day=1))
     meter.send()
-    assert "the limit of 1 message a day." in str(meter.send())
+    assert "the limit of 1 byte a day." in str(meter.send())
 
 
 async def test_the_time_to_wait_is_rounded_up(database: Database) -> None:
@@ -198,7 +228,7 @@ async def test_operators_and_groups_have_quotas_of_their_own(database: Database)
 async def test_the_counts_of_a_day_survive_a_restart_and_older_ones_are_deleted(database: Database) -> None:
     meter = Meter(database, for_user(messages_per_day=10, messages_per_minute=100))
     await meter.load()
-    meter.send_many(4)
+    meter.send_many(4, text="four")
     meter.send(BOB)
     await AgentRepository(database, AGENT).save_agent_value("any", 1)  # the next transaction has the counts
     again = Meter(database, for_user(messages_per_day=10))
@@ -206,11 +236,11 @@ async def test_the_counts_of_a_day_survive_a_restart_and_older_ones_are_deleted(
     await again.load()
     assert again.limit.usage_of(ALICE).messages == 5
     assert again.limit.usage_of(BOB).messages == 1
-    assert [(used.scope, used.holder, used.messages) for used in again.limit.usage()] == [
-        ("total", "", 6),
-        ("domain", "localhost", 6),
-        ("person", ALICE, 5),
-        ("person", BOB, 1),
+    assert [(used.scope, used.holder, used.messages, used.bytes) for used in again.limit.usage()] == [
+        ("total", "", 6, 18),
+        ("domain", "localhost", 6, 18),
+        ("person", ALICE, 5, 17),
+        ("person", BOB, 1, 1),
     ]
     again.pass_time(3600)
     assert again.limit.usage_of(ALICE).messages == 0

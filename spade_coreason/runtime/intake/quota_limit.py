@@ -1,4 +1,4 @@
-"""Quotas: limits of the messages and turns of each person, room and domain, and of everybody together.
+"""Quotas: limits of the messages, bytes and turns of each person, room and domain, and of everybody together.
 
 Limits of a minute are token buckets. Each holds one minute's worth and fills continuously. Limits of a day are counters. They
 are stored in the transaction of the messages that they count, so they survive a restart. A day begins at midnight UTC.
@@ -27,7 +27,7 @@ from ...storage import MessageCount
 if TYPE_CHECKING:
     from ...storage import AgentRepository, StoredAgent
 
-Limit: TypeAlias = Literal["messages_per_day", "messages_per_minute"]
+Limit: TypeAlias = Literal["messages_per_day", "bytes_per_day", "messages_per_minute", "bytes_per_minute"]
 
 _ACCEPT = Accept()
 _MINUTE_S = 60.0
@@ -43,19 +43,23 @@ _REFUSALS: Mapping[str, str] = {
 
 
 class _Counter(Semaphore):
-    """The use of one holder: messages of the last minute and of today. It is also the semaphore of turns at once.
+    """The use of one holder: messages and bytes of the last minute and of today. It is also the semaphore of turns at once.
 
-    The limit of a minute is one number: the time at which the bucket will be full again. A message moves it by the time that
-    one of them takes to flow in. The bucket is empty if that is a minute ahead.
+    A limit of a minute is one number: the time at which the bucket will be full again. A message moves it by the time that one
+    of them takes to flow in. The bucket is empty if that is a minute ahead.
     """
 
     __slots__ = (
-        "due_s",
+        "byte_s",
+        "bytes",
+        "bytes_due_s",
         "holder",
         "is_told",
+        "max_bytes",
         "max_messages",
         "message_s",
         "messages",
+        "messages_due_s",
         "outer",
         "quota",
         "refused",
@@ -76,35 +80,48 @@ class _Counter(Semaphore):
         super().__init__(turns, parent)
         self.scope, self.holder, self.quota, self.role = scope, holder, quota, role
         self.message_s = _MINUTE_S / quota.messages_per_minute if quota.messages_per_minute else 0.0
+        self.byte_s = _MINUTE_S / quota.bytes_per_minute if quota.bytes_per_minute else 0.0
         self.max_messages: float = quota.messages_per_day or math.inf
-        self.due_s = 0.0
-        self.messages = self.refused = 0
+        self.max_bytes: float = quota.bytes_per_day or math.inf
+        self.messages_due_s = self.bytes_due_s = 0.0
+        self.messages = self.bytes = self.refused = 0
         self.outer = outer
         """The counters of the domain and of everybody, which count the messages of a person or a room too."""
         self.is_told = False
         """True if the sender has been told that the quota is used up, and no message was accepted since."""
 
-    def count(self, now_s: float, is_refusing: bool) -> Limit | None:
-        """Count a message. If the counter is refusing and it would exceed a limit, return that instead."""
-        due_s = self.due_s
-        due_s = (due_s if due_s > now_s else now_s) + self.message_s
+    def count(self, size: int, now_s: float, is_refusing: bool) -> Limit | None:
+        """Count a message of `size` bytes. If the counter is refusing and it would exceed a limit, return that instead.
+
+        A message that is larger than all bytes of a minute or a day takes them all.
+        """
+        messages_due_s, bytes_due_s, size_s = self.messages_due_s, self.bytes_due_s, size * self.byte_s
+        messages_due_s = (messages_due_s if messages_due_s > now_s else now_s) + self.message_s
+        bytes_due_s = (bytes_due_s if bytes_due_s > now_s else now_s) + (size_s if size_s < _MINUTE_S else _MINUTE_S)
+        messages, size = self.messages + 1, self.bytes + size
         if is_refusing:
-            if self.messages >= self.max_messages:
+            if messages > self.max_messages:
                 return "messages_per_day"
-            if due_s > now_s + _MINUTE_S:
+            if size > self.max_bytes and self.bytes:
+                return "bytes_per_day"
+            latest_s = now_s + _MINUTE_S
+            if messages_due_s > latest_s:
                 return "messages_per_minute"
-        self.due_s = due_s
-        self.messages += 1
+            if bytes_due_s > latest_s:
+                return "bytes_per_minute"
+        self.messages_due_s, self.bytes_due_s, self.messages, self.bytes = messages_due_s, bytes_due_s, messages, size
         return None
 
-    def uncount(self) -> None:
+    def uncount(self, size: int) -> None:
         """Take back the message that was counted last, because another counter refuses it."""
-        self.due_s -= self.message_s
+        self.messages_due_s -= self.message_s
+        self.bytes_due_s -= min(size * self.byte_s, _MINUTE_S)
         self.messages -= 1
+        self.bytes -= size
 
     @property
     def usage(self) -> QuotaUsage:
-        return QuotaUsage.of(self.scope, self.holder, self.role, self.quota, self.messages, self.refused)
+        return QuotaUsage.of(self.scope, self.holder, self.role, self.quota, self.messages, self.bytes, self.refused)
 
 
 class QuotaLimit:
@@ -156,6 +173,7 @@ class QuotaLimit:
             if count.day == today:
                 counter = self._find_or_add(cast(QuotaScope, count.kind), count.holder)
                 counter.messages += count.messages
+                counter.bytes += count.bytes
         if self._unsaved:
             self._repository.inbox.save_message_counts(self._take_unsaved)
         if any(count.day != today for count in counts):
@@ -173,6 +191,8 @@ class QuotaLimit:
 
     def receive(self, request: InboundRequest) -> Accept | Refuse:
         """Count a message, or refuse it if the quota of its sender, their domain or the total is used up."""
+        content = request.content
+        size = len(content) if content.isascii() else len(content.encode(errors="surrogatepass"))
         # As `root_owner`, without the call.
         person = request.account or request.context.root_sender or request.owner
         own = self._find_or_add("room" if request.kind.is_room else "person", person)
@@ -180,10 +200,10 @@ class QuotaLimit:
         if now_s >= self._day_check_due_s:
             self._check_day()
         for counter in counters:
-            if (exceeded := counter.count(now_s, is_refusing)) is not None:
+            if (exceeded := counter.count(size, now_s, is_refusing)) is not None:
                 for counted in counters[: counters.index(counter)]:
-                    counted.uncount()
-                return self._refuse(own, counter, exceeded, now_s, is_program=request.kind.is_program)
+                    counted.uncount(size)
+                return self._refuse(own, counter, exceeded, size, now_s, is_program=request.kind.is_program)
             is_refusing = own.role != "operator"
         own.is_told = False
         if own not in self._unsaved:
@@ -196,18 +216,24 @@ class QuotaLimit:
         """Return the counts that have changed since the last call."""
         unsaved, self._unsaved = self._unsaved, {}
         day = self._day.date()
-        return [MessageCount(counter.scope, counter.holder, day, counter.messages) for counter in unsaved]
+        return [MessageCount(counter.scope, counter.holder, day, counter.messages, counter.bytes) for counter in unsaved]
 
-    def _refuse(self, own: _Counter, full: _Counter, exceeded: Limit, now_s: float, *, is_program: bool) -> Refuse:
+    def _refuse(self, own: _Counter, full: _Counter, exceeded: Limit, size: int, now_s: float, *, is_program: bool) -> Refuse:
         """Refuse a message of `own` because of a limit of `full`."""
         quota, wait_s = full.quota, (self._day + _DAY - self._clock()).total_seconds()
         for counter in (own, *own.outer):
             counter.refused += 1
-        if exceeded == "messages_per_day":
-            limit = translate_plural("{number} message a day", "{number} messages a day", quota.messages_per_day)
-        else:
-            limit = translate_plural("{number} message a minute", "{number} messages a minute", quota.messages_per_minute)
-            wait_s = full.due_s + full.message_s - _MINUTE_S - now_s
+        match exceeded:
+            case "messages_per_day":
+                limit = translate_plural("{number} message a day", "{number} messages a day", quota.messages_per_day)
+            case "bytes_per_day":
+                limit = translate_plural("{number} byte a day", "{number} bytes a day", quota.bytes_per_day)
+            case "messages_per_minute":
+                limit = translate_plural("{number} message a minute", "{number} messages a minute", quota.messages_per_minute)
+                wait_s = full.messages_due_s + full.message_s - _MINUTE_S - now_s
+            case "bytes_per_minute":
+                limit = translate_plural("{number} byte a minute", "{number} bytes a minute", quota.bytes_per_minute)
+                wait_s = full.bytes_due_s + min(size * full.byte_s, _MINUTE_S) - _MINUTE_S - now_s
         wait_s = max(1, math.ceil(wait_s))
         text = translate(_REFUSALS[full.scope], limit=limit, wait=_format_wait(wait_s))
         tells_people = not own.is_told
@@ -259,7 +285,7 @@ class QuotaLimit:
         if not self._day - _DAY <= now < self._day + _DAY:
             self._day = _midnight(now)
             for counter in itertools.chain(self._evicted.values(), *map(dict.values, self._counters.values())):
-                counter.messages = counter.refused = 0
+                counter.messages = counter.bytes = counter.refused = 0
             self._repository.delete_message_counts(self._day)
         self._day_check_due_s = self._now() + min(1.0, (self._day + _DAY - now).total_seconds())
 

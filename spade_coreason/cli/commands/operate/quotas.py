@@ -44,7 +44,7 @@ def command(agent: str | None, file: Path | None, data: Path | None, person: str
     if as_json:
         print_json([asdict(usage) for usage in found])
         return
-    columns = ("holder", "kind", "messages", "quota", "refused")
+    columns = ("holder", "kind", "messages", "quota", "bytes", "quota of bytes", "refused")
     print_table(
         columns,
         [
@@ -52,9 +52,15 @@ def command(agent: str | None, file: Path | None, data: Path | None, person: str
                 usage.holder or "everybody",
                 usage.role or usage.scope,
                 f"{usage.messages:,}",
-                f"{usage.messages_per_day:,}" if usage.messages_per_day else "none",
+                _describe_limit(usage.messages_per_day),
+                f"{usage.bytes:,}",
+                _describe_limit(usage.bytes_per_day),
                 f"{usage.refused:,}",
             )
             for usage in found
         ],
     )
+
+
+def _describe_limit(limit: int) -> str:
+    return f"{limit:,}" if limit else "none"
