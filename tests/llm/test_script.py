@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any, Literal
 from uuid import uuid4
@@ -191,3 +193,10 @@ def test_the_script_understands_what_is_said_in_a_room(said: str) -> None:
     *context, question = person_messages(said)
     tools = describe_tools(opening_hours)
     assert choose_reply([*context, *render_request(request)], tools) == choose_reply([*context, question], tools)
+
+
+def test_the_script_is_served_no_more_and_a_line_says_what_to_take_instead() -> None:
+    command = [sys.executable, "-m", "spade_coreason.llm.scripted"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("error: the script is served no more; give an agent the model `script`")
