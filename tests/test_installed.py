@@ -141,6 +141,7 @@ def running(programs: Path, directory: Path, *command: str, **more: str) -> Iter
         env={**environment(programs), **more},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         text=True,
     )
     with up:

@@ -12,7 +12,6 @@ from importlib.metadata import PackageNotFoundError, packages_distributions, req
 from pathlib import Path
 from typing import Any
 
-import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -35,7 +34,7 @@ FAILING = {
     " doors.openai.conversations doors.openai.errors doors.openai.messages doors.openai.responses doors.openai.routes"
     " doors.server doors.streaming doors.webhooks.events doors.webhooks.routes",
 }
-"""The modules that need an extra, by its name. What uses them names the extra first, as the second test shows."""
+"""The modules that need an extra, by its name. What uses them names the extra first."""
 OWNERS = {module: set(map(canonicalize_name, names)) for module, names in packages_distributions().items()}
 EXTRA_OF_MODULE = {f"spade_coreason.{name}": extra for extra, names in FAILING.items() for name in names.split()}
 NOT_USED = {"docs"}
@@ -70,13 +69,6 @@ def find_modules(required: Iterable[str]) -> set[str]:
     return {module for module, names in OWNERS.items() if names & brought and not names & always}
 
 
-@pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """What works, and what does not, in a process to which all optional packages are hidden."""
-    hidden = find_modules(text for required in EXTRAS.values() for text in required)
-    return find_what_fails(sys.executable, tmp_path_factory.mktemp("bare"), *hidden)
-
-
 def find_what_fails(python: str, directory: Path, *hidden: str) -> Any:
     """Run `tests/support/optional_packages.py` with a Python in an empty directory."""
     command = [python, "-I", optional_packages.__file__, *sorted(hidden)]
@@ -96,20 +88,16 @@ def check_what_fails(found: Any) -> None:
         assert hint in error, (use, error)
 
 
-def test_without_optional_packages_only_what_needs_them_fails_and_names_its_extra(found: Any) -> None:
+def test_without_optional_packages_only_what_needs_them_fails_and_names_its_extra(tmp_path: Path) -> None:
+    hidden = find_modules(text for required in EXTRAS.values() for text in required)
+    found = find_what_fails(sys.executable, tmp_path, *hidden)
     check_what_fails(found)
     assert {"spade_coreason.app.platform", "spade_coreason.agents.a2a.agent", "spade_coreason.cli.app"} <= found[
         "modules"
     ].keys()
-
-
-def test_a_module_fails_for_a_package_of_the_extra_that_is_listed_for_it(found: Any) -> None:
+    assert {use.split()[0] for use in found["uses"]} == EXTRAS.keys() - NOT_USED
     modules = {extra: find_modules(EXTRAS[extra]) for extra in FAILING}
     for name, extra in EXTRA_OF_MODULE.items():
         error = found["modules"][name]
         missing = re.fullmatch(r"ModuleNotFoundError: No module named '(\w+)[\w.]*'", error)
         assert missing[1] in modules[extra] if missing else found["hints"][extra] in error, (name, error)
-
-
-def test_every_extra_has_a_use_that_names_it(found: Any) -> None:
-    assert {use.split()[0] for use in found["uses"]} == EXTRAS.keys() - NOT_USED
