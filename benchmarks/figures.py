@@ -38,7 +38,7 @@ def _add_figures(figures: dict[str, int], name: str, table: Mapping[str, Any]) -
 
 def find_exceeded(measured: Mapping[str, float], figures: Mapping[str, int]) -> list[str]:
     """Return a line for each measurement that exceeds its figure by more than one per cent. One without a figure does not."""
-    remedy = "make it cheaper, or say in benchmarks/figures.toml what was bought"
+    remedy = "make it cheaper, or say in benchmarks/figures.toml what was bought, within its budget"
     return [
         f"{name}: {value:,.0f} is more than {figures[name]:,}: {remedy}"
         for name, value in measured.items()

@@ -27,7 +27,7 @@
     delegate: "supervisor", delegates: "supervisor", deployment: "deploy", disk: "space", dollar: "cost", e2ee: "omemo encryption", erase: "delete", escalate: "handover human",
     eval: "evaluate", evals: "evaluate", evaluation: "evaluate", expense: "cost", expose: "http reach", firewall: "port", forbid: "access restrict", gemini: "anthropic",
     gpt: "openai", greet: "first", gui: "web", handoff: "handover human", handover: "human", hitl: "human approval", housekeeping: "retention", image: "picture vision",
-    images: "picture vision", isolate: "isolation", jabber: "xmpp", jid: "address", journal: "log", journald: "log", k8s: "kubernetes",
+    images: "picture vision", isolate: "crash platform", isolation: "crash platform", jabber: "xmpp", jid: "address", journal: "log", journald: "log", k8s: "kubernetes",
     langchain: "langgraph", latency: "slow fast", lets: "certificate", lock: "atomic", lockout: "banned fail2ban", locked: "banned fail2ban", log: "logging",
     logging: "log", logrotate: "log rotate", login: "account password", logs: "logging", mariadb: "mysql", monitor: "monitoring", morning: "schedule reminder",
     multimodal: "vision picture", mutex: "atomic", newsletter: "broadcast first", notification: "notify first", oauth: "password key",

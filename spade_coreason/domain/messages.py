@@ -451,7 +451,8 @@ class InboundRequest:
         What only a newer version knows is ignored. Raise KeyError for a kind of channel that only a newer version has.
         """
         fields = from_json(text)
-        kind = CHANNEL_KINDS[fields.pop("channel")]
+        # Before schema 0014 it had another name. What waits since then is answered all the same.
+        kind = CHANNEL_KINDS[fields.pop("language" if "language" in fields else "channel")]
         for name in LINEAGE_FIELDS:
             if fields.get(name) is not None:
                 fields[name] = UUID(fields[name])

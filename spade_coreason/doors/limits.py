@@ -154,11 +154,10 @@ class LimitedProtocol(H11Protocol):
 
     def close(self) -> None:
         """Close the connection as soon as the answer in progress is complete."""
-        if self.transport.is_closing():
-            return
-        try:
-            self.shutdown()
-        except h11.LocalProtocolError:
+        if not self.transport.is_closing():
+            with suppress(h11.LocalProtocolError):
+                self.shutdown()
+        if self.cycle is None or self.cycle.response_complete:
             self._close()
 
     def abort(self) -> None:

@@ -201,7 +201,7 @@ def _find_other_words(question: str, keywords: Sequence[str], tool_words: Sequen
 
 
 class ScriptStandIn:
-    """The script in place of the server of a model, in the process of the agent."""
+    """The script in place of the server of a model, in the process of the platform."""
 
     url = "http://script.invalid/v1"
     model = MODEL_NAME

@@ -1,7 +1,7 @@
-"""The remedy for `python -m spade_coreason.llm.scripted`, which served the script until it was taken away."""
+"""The remedy for `python -m spade_coreason.llm.scripted`, a server that was taken away."""
 
 import sys
 
 if __name__ == "__main__":
-    remedy = "give an agent the model `script`, a test the FakeModel, and other programs a server with OpenAI's API"
-    sys.exit(f"error: the script is served no more; {remedy}")
+    remedy = "use the model `script` for an agent, `FakeModel` in tests, and a server with OpenAI's API for other programs"
+    sys.exit(f"error: this server is gone; {remedy}")

@@ -46,7 +46,7 @@ class AgentLifecycle:
         self._cancel_timer()
         async with self._lock:
             if not self._is_started:
-                await call_hook(getattr(self._agent, "startup", None))
+                await _call_hook(getattr(self._agent, "startup", None))
                 self._is_started = True
             self.is_ready = True
 
@@ -89,12 +89,12 @@ class AgentLifecycle:
 
 async def _call_logging_errors(method: Callable[[], object] | None, name: str) -> None:
     try:
-        await call_hook(method)
+        await _call_hook(method)
     except BaseException:  # sys.exit() and KeyboardInterrupt would end the whole process
         log.exception("shutdown() of %s failed", name)
 
 
-async def call_hook(method: Callable[[], object] | None) -> None:
+async def _call_hook(method: Callable[[], object] | None) -> None:
     """Call `startup` or `shutdown`: run a coroutine function in the event loop, a plain function in a thread."""
     if method is None:
         return

@@ -115,7 +115,7 @@ class AgentParts:
         self._mailboxes: Mailboxes | None = None
         self.open_requests = OpenRequests(lambda: self._mailboxes is not None and self._mailboxes.is_cancelling_turns)
         self.known_people = KnownPeople(repository)
-        self.people = People(jid, self.get_notifier)
+        self.people = People(jid, self._get_notifier)
         self._notifier: Notifier | None = None
         self.manifest_changed: EventEmitter[[]] = EventEmitter()
         """Emitted when the agent has another manifest than at its start."""
@@ -124,7 +124,7 @@ class AgentParts:
         self.knowledge = Knowledge(KnowledgeRepository(repository.database, jid), embedder, clock=clock)
         self.usage = Usage(repository, clock)
 
-    def get_notifier(self) -> Notifier:
+    def _get_notifier(self) -> Notifier:
         """Return the notifier of the agent. RuntimeError before its runtime is built."""
         if self._notifier is None:
             raise RuntimeError("people cannot be notified before the agent is started")

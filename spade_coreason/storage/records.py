@@ -1,6 +1,6 @@
 """The records of an agent as values: conversations, turns, variables, requests, documents, and reports of deletions.
 
-Nothing here needs SQLAlchemy: a process that has values only, as one of an isolated agent, does not load it.
+Nothing here needs SQLAlchemy, so that clients do not load it.
 """
 
 from __future__ import annotations

@@ -362,6 +362,7 @@ QUESTIONS = {
     "how to unit test my bot without server": {"how-to/testing-agents/"},
     "docker-compose example": {"how-to/docker/"},
     "my agent crashed the whole process": {"how-to/isolation/"},
+    "isolate an agent": {"how-to/isolation/"},
     "the model hallucinates, how do I give it my documents?": {"how-to/knowledge/"},
     "ban a user": {"questions/#how-do-i-block-a-user"},
     "change max_interactions": {"questions/#my-bot-stopped"},

@@ -195,8 +195,8 @@ def test_the_script_understands_what_is_said_in_a_room(said: str) -> None:
     assert choose_reply([*context, *render_request(request)], tools) == choose_reply([*context, question], tools)
 
 
-def test_the_script_is_served_no_more_and_a_line_says_what_to_take_instead() -> None:
+def test_the_server_of_the_script_is_gone_and_says_what_to_use_instead() -> None:
     command = [sys.executable, "-m", "spade_coreason.llm.scripted"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("error: the script is served no more; give an agent the model `script`")
+    assert done.stderr.startswith("error: this server is gone; use the model `script` for an agent, ")

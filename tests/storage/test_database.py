@@ -363,6 +363,7 @@ async def test_migrating_keeps_the_stored_data(database_url: str, revision: str)
     replay = Evidence(is_replay=True)  # the older schema has no evidence to compare
     assert not await repository.inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW, evidence=replay)[1]
     assert await repository.inbox.receive(b"o" * 16, "alice@localhost", "{}", NOW, evidence=replay)[1]
+    assert await repository.inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW, evidence=SAME_STANZA)[1]
     await database.close()
 
 

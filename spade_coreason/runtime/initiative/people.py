@@ -24,7 +24,7 @@ _BLOCKS: TypeAdapter[list[AnyBlock]] = TypeAdapter(list[AnyBlock])
 
 
 class NotificationSink(Protocol):
-    """The receiver of notifications: the notifier of the agent, or the other end of a process."""
+    """The receiver of notifications: the notifier of the agent."""
 
     async def notify(self, notification_id: str, person: str, thread: str | None, content: str, root: str) -> Notification:
         """Store a notification, unless there is one with its id, and return it."""
@@ -59,7 +59,7 @@ class People:
         Raise ValueError for an address or a content that cannot be sent, and StoreError if it cannot be stored.
         """
         person = check_address(to)
-        check_thread(thread)
+        _check_thread(thread)
         blocks = dump_blocks(content)
         own_id = None if key is None else str(uuid5(NOTIFICATION_NAMESPACE, f"{self._agent}\0{person}\0{key}"))
         root = find_root(CURRENT_REQUEST.get(), self._agent)
@@ -115,7 +115,7 @@ def _check_is_no_caller(to: str) -> str:
     return to
 
 
-def check_thread(thread: object) -> str | None:
+def _check_thread(thread: object) -> str | None:
     """Return a thread, or None. ValueError for anything that cannot be one."""
     if thread is None or (isinstance(thread, str) and len(thread) <= MAX_ID_CHARACTERS and "\0" not in thread):
         return thread

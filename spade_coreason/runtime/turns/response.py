@@ -80,7 +80,7 @@ class TurnResponse:
 
         A person gets a block that is too long for a chat as a file, if the server stores files.
         """
-        check_text(content)
+        _check_text(content)
         await self._output.emit_text(content)
 
     async def ask(self, question: str, choices: Sequence[str]) -> None:
@@ -88,7 +88,7 @@ class TurnResponse:
 
         The chosen text, or any other, arrives as the next request. `ValueError` for no choice, more than 20, or an empty one.
         """
-        check_choices(choices)
+        _check_choices(choices)
         content = "\n".join([question, "", *(f"- {choice}" for choice in choices)])
         self._output.emit_question(content, tuple((choice, choice) for choice in choices))
 
@@ -152,24 +152,24 @@ class TurnResponse:
     def _emit_thought(self, content: str, status: str, title: str | None = None) -> None:
         if self._output.is_closed:
             self._output.require_open()
-        check_thought(content, status)
+        _check_thought(content, status)
         if self._output.encoder.reads_thoughts(title):
             self._output.emit_thought(title=title, content=content, status=status)
 
 
-def check_text(content: object) -> None:
+def _check_text(content: object) -> None:
     """Raise TypeError unless a block of Markdown is text."""
     if not isinstance(content, str):
         raise TypeError(f"an answer is text, not {type(content).__name__}")
 
 
-def check_choices(choices: Sequence[str]) -> None:
+def _check_choices(choices: Sequence[str]) -> None:
     """Raise ValueError for no choice, more than 20, or an empty one."""
     if not 0 < len(choices) <= _MAX_CHOICES or not all(isinstance(choice, str) and choice.strip() for choice in choices):
         raise ValueError(f"choices are 1 to {_MAX_CHOICES} texts, not {choices!r}")
 
 
-def check_thought(content: object, status: str) -> None:
+def _check_thought(content: object, status: str) -> None:
     """Raise TypeError unless a thought is text, and ValueError for an unknown status."""
     if not isinstance(content, str):
         raise TypeError(f"a thought is text, not {type(content).__name__}")

@@ -314,7 +314,7 @@ async def test_the_documented_functions_leave_sentences_out_and_log(
 ) -> None:
     rules = ["shop:leave_prices_out", "shop:log_long_answers"]
     options: dict[str, Any] = {"output_guardrails": [{"function": rule} for rule in rules]}
-    async with run_llm_agent(text_answer("Hello. It co", "sts 3 €! Bye"), text_answer("x" * 4001), **options) as (_, t):
+    async with run_llm_agent(text_answer("Hello. It co", "sts 3.50 €! Bye"), text_answer("x" * 4001), **options) as (_, t):
         assert (await t.ask("hi")).text == "Hello. Bye"
         assert "an answer has" not in caplog.text
         assert (await t.ask("more")).text == "x" * 4001
