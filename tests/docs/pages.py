@@ -168,7 +168,7 @@ class PageRun:
         elif block.rule == "not run":
             check_reference(block.reference)
         elif block.title is not None:
-            file = here / block.title
+            file = here / block.title.removeprefix("/")  # a file of the system is written here, too
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(block.text, encoding="utf-8")
         elif block.language == "console":

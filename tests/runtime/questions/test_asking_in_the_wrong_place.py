@@ -31,7 +31,7 @@ async def ask_in_a_group(session: Session, response: Response) -> None:
     try:
         async with asyncio.TaskGroup() as group:
             group.create_task(ask(response))
-    except* RuntimeError as errors:
+    except ExceptionGroup as errors:
         raise errors.exceptions[0] from None
 
 
