@@ -350,8 +350,8 @@ def configure_balancer(directory: Path, port: int, nodes: tuple[int, int]) -> li
     require("nginx", shutil.which("nginx") is not None)
     version = subprocess.run(["nginx", "-V"], capture_output=True, text=True, check=True).stderr
     module = Path(os.environ.get("NGINX_STREAM_MODULE", "/usr/lib/nginx/modules/ngx_stream_module.so"))
-    if not (is_static := re.search(r"--with-stream(?= |$)", version) is not None) and not module.exists():
-        pytest.skip("nginx has no module stream; `apt install libnginx-mod-stream` enables this test")
+    is_static = re.search(r"--with-stream(?= |$)", version) is not None
+    require("nginx's module stream", is_static or module.exists())
     text = (CLUSTER / "nginx.conf").read_text().replace("listen 5222", f"listen 127.0.0.1:{port}")
     for number, node in enumerate(nodes, 1):
         text = text.replace(f"ejabberd{number}:5222", f"127.0.0.1:{node}")
