@@ -35,9 +35,7 @@ _EXTRAS = {
 """The extras that doors, metrics and traces need, and the modules that each brings."""
 _GONE_FROM_AGENTS = ("isolation", "memory_mb")
 """The keys of agents that were taken away."""
-_OWN_PLATFORM = (
-    "is gone; remove it. An agent that blocks or crashes gets a platform and a configuration of its own"
-)
+_OWN_PLATFORM = "is gone; remove it. An agent that blocks or crashes gets a platform and a configuration of its own"
 SECRET = re.compile(r"\b(password|options|url)\b")
 
 
