@@ -150,6 +150,7 @@ def running(programs: Path, directory: Path, *command: str, **more: str) -> Iter
             yield up
         finally:
             up.terminate()
+            up.communicate(timeout=TIMEOUT_S)
 
 
 def wait_for_line(process: subprocess.Popen[str], *parts: str) -> None:

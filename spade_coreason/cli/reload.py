@@ -264,14 +264,15 @@ class _Reloader:
 
     def on_signal(self) -> None:
         """Stop; at the second signal, at once."""
-        if not self._stop.is_set():
-            print_line(STOPPING)
+        is_first = not self._stop.is_set()
+        self._stop.set()
         for child in (self._serving, self._next):
-            if child is not None and self._stop.is_set():
+            if child is not None and not is_first:
                 child.send_signal(signal.SIGINT)
             elif child is not None:
                 child.begin_to_stop()
-        self._stop.set()
+        if is_first:
+            print_line(STOPPING)  # last: nobody may read it any more
 
     async def stop(self) -> None:
         """Stop the platform. Answers in flight are finished."""
