@@ -183,6 +183,7 @@ class WorkerPair:
     async def signal(self, number: signal.Signals) -> int:
         """Let the worker that has the agent fail, or with SIGTERM end both. Return the exit code, the worse one of both."""
         if number == signal.SIGTERM:
+            self._fault = "stop"
             running = [worker for worker in self._workers.processes if worker.process is not None]
             return max([await worker.signal(number) for worker in running])
         worker = await self._freeze_owner()
