@@ -77,6 +77,10 @@ class StoredQuestion(NamedTuple):
     expires_at: int
     wake_at: int
     changed_at: int
+    shown_at: int | None = None
+    """When it was handed to the stream or to the client of a door; None before."""
+    approvers: str | None = None
+    """The group that may decide an approval; None for the one that is configured."""
 
     @property
     def is_open(self) -> bool:

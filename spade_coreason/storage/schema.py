@@ -21,7 +21,7 @@ from sqlalchemy import (
     text,
 )
 
-REVISION = "0026"
+REVISION = "0027"
 """The newest migration. `metadata` describes the tables after it."""
 OLDEST_REVISIONS = {"sqlite": "0017", "postgresql": "0023"}
 """The oldest revision whose program may run on this schema, by the kind of the database. A migration that only adds things
@@ -390,6 +390,8 @@ questions = Table(
     Column("expires_at", BigInt, nullable=False),
     Column("wake_at", BigInt, nullable=False),
     Column("changed_at", BigInt, nullable=False),
+    Column("shown_at", BigInt),
+    Column("approvers", Text),
     UniqueConstraint("agent", "question_id"),
     Index("questions_by_time", "agent", "wake_at", sqlite_where=_is_open, postgresql_where=_is_open),
     Index("questions_by_request", "request"),
@@ -479,6 +481,7 @@ door_threads = Table(
     Column("request", Text),
     Column("body", LargeBinary),
     Column("used_at", BigInt, nullable=False),
+    Column("question", Text),
     PrimaryKeyConstraint("agent", "owner", "digest"),
 )
 

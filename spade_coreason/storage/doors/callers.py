@@ -32,6 +32,8 @@ class DoorThread(NamedTuple):
     """The id of a request in it."""
     body: bytes | None
     """The digest of what was asked."""
+    question: str | None = None
+    """The id of the question that was shown there, or that is answered there."""
 
 
 class NewFile(NamedTuple):
@@ -78,7 +80,7 @@ class DoorRepository:
     async def find_threads(self, owner: str, digests: Sequence[bytes]) -> dict[bytes, DoorThread]:
         """Return the rows of digests."""
         table = door_threads.c
-        query = select(table.digest, table.thread, table.request, table.body).where(
+        query = select(table.digest, table.thread, table.request, table.body, table.question).where(
             table.agent == self._agent, table.owner == owner, table.digest.in_(digests)
         )
         rows = await self._database.read(lambda connection: connection.execute(query).all())
@@ -101,7 +103,7 @@ class DoorRepository:
         is_it = door_threads.c.agent == self._agent, door_threads.c.owner == owner, door_threads.c.digest == digest
 
         def work(connection: Connection) -> DoorThread:
-            columns = door_threads.c.thread, door_threads.c.request, door_threads.c.body
+            columns = [door_threads.c[name] for name in DoorThread._fields]
             row = connection.execute(select(*columns).where(*is_it)).one_or_none()
             if row is None:
                 values = {"agent": self._agent, "owner": owner, "digest": digest, "used_at": to_micros(now), **new._asdict()}

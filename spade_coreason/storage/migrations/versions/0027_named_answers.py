@@ -1,0 +1,21 @@
+"""Which question an answer by a door names, when a question was shown, and who may decide it."""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0027"
+down_revision = "0026"
+
+Whole = sa.BigInteger().with_variant(sa.Integer, "sqlite")
+
+
+def upgrade() -> None:
+    op.add_column("door_threads", sa.Column("question", sa.Text))
+    op.add_column("questions", sa.Column("shown_at", Whole))
+    op.add_column("questions", sa.Column("approvers", sa.Text))
+
+
+def downgrade() -> None:
+    op.drop_column("questions", "approvers")
+    op.drop_column("questions", "shown_at")
+    op.drop_column("door_threads", "question")
