@@ -19,7 +19,7 @@ from ..operations.definition import Actor, Call, CallerKind
 from ..operations.host import OperationHost
 from ..operations.initiative.questions import Answered, OwnAnswer, answer_question
 from ..runtime import RequestState
-from ..storage import AgentRepository, KnownRequest
+from ..storage import AgentRepository, KnownRequest, StoredQuestion
 from .caller import Caller
 from .channel import DoorChannel, DoorReply
 from .running_door import AgentDoor, LocalDoor, UnansweredRequest
@@ -29,15 +29,18 @@ _NO_METADATA: Mapping[str, Any] = {}
 
 @dataclass(frozen=True, slots=True)
 class CallerQuestion:
-    """A question that an agent has asked the caller itself, and that waits for the answer."""
+    """A question that an agent has asked the caller itself."""
 
+    id: str
     code: str
     text: str
     choices: tuple[str, ...]
     schema: Mapping[str, Any] | None
     """The JSON Schema of the answer, or None."""
     request_id: UUID
-    """The request that waits for it."""
+    """The request that waits for it, or has waited."""
+    is_open: bool
+    """True while it waits for the answer."""
 
 
 class DoorAgent:
@@ -135,10 +138,22 @@ class DoorAgent:
             own_id = UUID(_read_request_id(parked.request))
             ids[str(derive_request_key(self.jid, caller.address, own_id))] = own_id
         return [
-            CallerQuestion(each.code, each.text, tuple(each.choices), each.schema, ids[each.reference])
+            _describe_question(each, ids[each.reference])
             for each in asked
-            if each.state == QuestionState.OPEN and each.reference in ids and request_id in (None, ids[each.reference])
+            if each.reference in ids and request_id in (None, ids[each.reference])
         ]
+
+    async def find_question(self, caller: Caller, request_id: UUID, question_id: str) -> CallerQuestion | None:
+        """Return a question to the caller itself in a request of theirs, open or not; None seven days after its end."""
+        found = await self.repository.questions.find(question_id)
+        is_theirs = found and found.reference == str(derive_request_key(self.jid, caller.address, request_id))
+        return _describe_question(found, request_id) if found and is_theirs else None
+
+    async def find_last_answered(self, caller: Caller, thread: str) -> str | None:
+        """Return the id of the question to the caller itself in a conversation that was answered last; None without one."""
+        asked = await self.repository.questions.load_asked(caller.address, only_open=False)
+        answered = [each for each in asked if each.thread == thread and each.state == QuestionState.ANSWERED]
+        return max(answered, key=lambda each: each.changed_at).question_id if answered else None
 
     async def answer(self, caller: Caller, question: CallerQuestion, text: str) -> Answered:
         """Answer a question that the agent has asked the caller itself. One who has no access any more was not asked."""
@@ -146,6 +161,13 @@ class DoorAgent:
             return Answered("unknown")
         call = Call(self._get_host(), Actor(CallerKind.PERSON, caller.address, self.jid))
         return await answer_question(call, OwnAnswer(agent=self.jid, person=caller.address, code=question.code, text=text))
+
+
+def _describe_question(stored: StoredQuestion, request_id: UUID) -> CallerQuestion:
+    choices = tuple(stored.choices)
+    return CallerQuestion(
+        stored.question_id, stored.code, stored.text, choices, stored.schema, request_id, is_open=stored.is_open
+    )
 
 
 def _read_request_id(request: str) -> str:

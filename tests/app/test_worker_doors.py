@@ -25,6 +25,7 @@ from tests.support.servers.clients import StockClient
 from tests.support.servers.postgres import Postgres
 from tests.support.servers.server import XmppServer
 from tests.support.wait import ANSWER_S, TIMEOUT_S, eventually
+from tests.support.ways_to_answer import WAYS
 from tests.support.worker_doors import LONG, FarDoors, read_events, run_command, run_far_doors
 
 
@@ -180,10 +181,10 @@ async def test_tasks_and_tools_of_another_worker_go_on_and_are_cancelled(
             result = await client.call_tool(f"{name}_chat", {"query": "think"}, progress_callback=hear)
         assert ("two" in str(result.content), "one" in heard) == (True, True)
         # A question to the caller, asked and answered by a tool.
-        asked = (await far.ask_mcp(http, "ask", "", name, request_id="r1")).text
-        assert "Which colour?" in asked
-        answered = await running.far.ask_mcp(http, "ask", "", name, request_id="r1", answer="blue")
-        assert "painted blue" in answered.text
+        way = WAYS["tool arguments"]
+        asked = await way.ask(far, http, "ask")
+        assert "Which colour?" in asked.text
+        assert "painted blue" in (await way.answer(far, http, asked, "blue")).text
 
 
 async def test_a_message_that_comes_twice_at_once_begins_one_task_at_another_worker(

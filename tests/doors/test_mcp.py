@@ -17,7 +17,7 @@ from tests.support.door_agents import Desk
 from tests.support.doors import FRONT_END_KEY, KEY, OTHER_KEY
 from tests.support.errors import ExpectedErrors
 from tests.support.mcp_door import McpDoor, connect, serve_agent, texts_of
-from tests.support.records import ALICE
+from tests.support.records import AGENT, ALICE
 from tests.support.wait import eventually
 
 FAST = ToolCallLimits(progress_s=0.05, person_s=0.5, silent_person_s=0.3)
@@ -44,7 +44,7 @@ async def test_an_agent_is_a_tool(url: str, mode: str) -> None:
     async with serve_agent(url, Desk()) as door, connect(door, mode=mode) as client:
         [tool] = (await client.list_tools()).tools
         assert (tool.name, tool.title, tool.description) == (TOOL, "Desk", "Does what you say.")
-        assert set(tool.input_schema["properties"]) == {"query", "conversation", "request_id", "answer"}
+        assert set(tool.input_schema["properties"]) == {"query", "conversation", "request_id", "answer", "question"}
         assert tool.input_schema["required"] == ["query"]
         result = await call(client, "hello")
         assert texts_of(result) == ["done: hello"]
@@ -186,15 +186,18 @@ async def test_a_question_is_the_result_for_a_client_without_forms(url: str, mod
         question = await call(client, "ask")
         assert not question.is_error
         assert "Which colour?" in question.content[0].text
-        request_id = question.meta["ai.coreason/request_id"]
-        assert f'request_id="{request_id}"' in question.content[-1].text
+        named = {name: question.meta[f"ai.coreason/{name}"] for name in ("request_id", "question")}
+        assert all(f'{name}="{value}"' in question.content[-1].text for name, value in named.items())
         async with connect(door, OTHER_KEY, mode=mode) as other:
-            stolen = await other.call_tool(TOOL, {"request_id": request_id, "answer": "red"})
+            stolen = await other.call_tool(TOOL, {**named, "answer": "red"})
             assert stolen.is_error
-        wrong = await call(client, "ask", request_id=request_id, answer="green")
+        wrong = await call(client, "ask", **named, answer="green")
         assert wrong.is_error
         assert "red / blue" in wrong.content[-1].text
-        result = await call(client, "ask", request_id=request_id, answer="blue")
+        for incomplete in (["request_id"], ["question"], []):
+            unnamed = await call(client, "ask", **{name: named[name] for name in incomplete}, answer="blue")
+            assert "an answer needs request_id and question" in unnamed.content[-1].text
+        result = await call(client, "ask", **named, answer="blue")
         assert texts_of(result)[-1].endswith("painted blue")
 
 
@@ -206,7 +209,12 @@ async def test_a_call_that_waits_for_somebody_else_says_how_to_ask_again(url: st
         assert result.content[-1].text.startswith("The agent waits for a person's answer.")
         assert f'request_id="{request_id}"' in result.content[-1].text
         # What the caller sends is no answer of the person who is asked.
-        again = await call(client, "delegate", request_id=request_id, answer="yes")
+        host = door.running.doors.host
+        assert host is not None
+        [asked] = await host.repository(AGENT).questions.load_asked(ALICE)
+        given = await call(client, "delegate", request_id=request_id, answer="yes", question=asked.question_id)
+        assert given.is_error
+        again = await call(client, "delegate", request_id=request_id)
         assert again.content[-1].text.startswith("The agent waits for a person's answer.")
 
 

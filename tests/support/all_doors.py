@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 from uuid import uuid4
 
@@ -41,6 +42,13 @@ DOORS = ("openai", "a2a", "mcp", "webhook")
 WITH_KEYS = ("openai", "a2a", "mcp")
 """The doors whose callers have keys."""
 _MCP_VERSION = "2026-07-28"
+
+
+async def ask_twice(response: Response) -> None:
+    """Ask one question after the other, and tell both answers."""
+    first = await response.ask_person("Delete A?", choices=["yes", "no"])
+    second = await response.ask_person("Delete B?", choices=["yes", "no"])
+    await response.markdown(f"A: {first.text}, B: {second.text}")
 
 
 class Desk:
@@ -84,6 +92,9 @@ class Desk:
             case "ask":
                 answer = await response.ask_person("Which colour?", choices=["red", "blue"])
                 await response.markdown(f"painted {answer.text}")
+                return
+            case "twice":
+                await ask_twice(response)
                 return
         await response.markdown(f"done: {query}")
 
@@ -189,11 +200,17 @@ class AllDoors:
         given = {"query": text, **arguments, **({"conversation": thread} if thread else {})}
         return await self.mcp(http, "tools/call", {"name": f"{agent}_chat", "arguments": given})
 
-    async def mcp(self, http: httpx.AsyncClient, method: str, params: Mapping[str, Any]) -> httpx.Response:
+    async def mcp(
+        self,
+        http: httpx.AsyncClient,
+        method: str,
+        params: Mapping[str, Any],
+        capabilities: Mapping[str, Any] = MappingProxyType({}),
+    ) -> httpx.Response:
         """Send a request of MCP, in its revision without sessions."""
         meta = {
             "io.modelcontextprotocol/protocolVersion": _MCP_VERSION,
-            "io.modelcontextprotocol/clientCapabilities": {},
+            "io.modelcontextprotocol/clientCapabilities": dict(capabilities),
         }
         headers = {"MCP-Protocol-Version": _MCP_VERSION, "Mcp-Method": method, "Accept": "application/json, text/event-stream"}
         if "name" in params:

@@ -17,7 +17,7 @@ import httpx
 from spade_coreason import AgentDefinition, AgentRequest, Peers, Response, Session
 from spade_coreason.config import WebSettings
 from spade_coreason.xmpp.servers.process import find_free_ports
-from tests.support.all_doors import DOORS, AllDoors
+from tests.support.all_doors import DOORS, AllDoors, ask_twice
 from tests.support.hosting import PROJECT, PlatformProcess
 from tests.support.line_log import append_line, read_lines
 from tests.support.servers.postgres import Postgres
@@ -69,6 +69,8 @@ class FarDesk:
             case "ask":
                 answer = await response.ask_person("Which colour?", choices=["red", "blue"])
                 await response.markdown(f"painted {answer.text}")
+            case "twice":
+                await ask_twice(response)
             case _:
                 await response.markdown(f"done: {query}")
 

@@ -26,11 +26,12 @@ from a2a.utils.errors import (
     UnsupportedOperationError,
 )
 
+from ...contracts.base import utc_now
 from ...domain.identifiers import digest_request
 from ...domain.texts.error_chain import describe_error_chain
 from ...domain.texts.json_text import dump_json
 from ...exceptions import StoreError
-from ...storage import KnownRequest
+from ...storage import DoorThread, KnownRequest
 from ..caller import Caller
 from ..doors import DoorAgent
 from ..errors import HttpError
@@ -171,19 +172,30 @@ class AgentHandler(RequestHandler):
         task = found.progress.snapshot() if isinstance(found, LiveTask) else found
         if message.context_id and message.context_id != task.context_id:
             raise InvalidParamsError("contextId is not that of the task; send the message without it")
-        if self._live.has_answered(caller, task.id, message.message_id):
+        text, request_id = _read_answer(message), UUID(task.id)
+        key, body = digest_request({"answer": message.message_id}, task.id), digest_request({"answer": text}, None)
+        doors = self._agent.repository.doors
+        if (named := (await doors.find_threads(caller.address, [key])).get(key)) is None:
+            if not isinstance(found, LiveTask):
+                raise UnsupportedOperationError("the task is over; send the message without taskId, with its contextId")
+            questions = await self._agent.find_questions(caller, request_id)
+            if not questions:
+                raise UnsupportedOperationError(
+                    "the task does not wait for an answer of yours; send the message without taskId"
+                )
+            # It is stored before the answer is given: what is sent again answers the same question, or fetches.
+            new = DoorThread(THREAD_PREFIX + task.context_id, task.id, body, questions[0].id)
+            named = await doors.save_thread(caller.address, key, new, utc_now())
+        _check_same(body, named.body or b"")
+        question = await self._agent.find_question(caller, request_id, named.question or "")
+        if question is None or not question.is_open:
             return found
-        if not isinstance(found, LiveTask):
-            raise UnsupportedOperationError("the task is over; send the message without taskId, with its contextId")
-        questions = await self._agent.find_questions(caller, found.request_id)
-        if not questions:
-            raise UnsupportedOperationError("the task does not wait for an answer of yours; send the message without taskId")
-        answered = await self._agent.answer(caller, questions[0], _read_answer(message))
+        answered = await self._agent.answer(caller, question, text)
         if answered.outcome == "unsuitable":
+            await doors.delete_threads(caller.address, [key])
             raise InvalidParamsError(f"the answer does not fit the question: {answered.problem}")
-        if answered.outcome == "taken":
-            stored = make_message(message.message_id, task.id, task.context_id, message.parts, is_user=True)
-            self._live.note_answer(found, stored)
+        if answered.outcome == "taken" and isinstance(found, LiveTask):
+            found.go_on(make_message(message.message_id, task.id, task.context_id, message.parts, is_user=True))
         return found
 
     # Tasks

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from uuid import UUID
 
@@ -22,7 +22,6 @@ _MAX_UNREAD_BYTES = 16 * 2**20
 """The most bytes that wait for one who follows a task and does not read. Then its stream ends, and it may subscribe again."""
 _CHECK_S = 1.0
 _RETRY_S = 1.0
-_ANSWERED_IDS = 10_000
 
 
 class Follower:
@@ -181,24 +180,11 @@ class LiveTasks:
     def __init__(self, agent: DoorAgent) -> None:
         self._agent = agent
         self._tasks: dict[tuple[str, UUID], LiveTask] = {}
-        self._answers: OrderedDict[tuple[str, str, str], None] = OrderedDict()
-        """The messages that have answered a question: their caller, task and id. The latest of this run of the platform."""
         self._readers: set[asyncio.Task[None]] = set()
 
     def find(self, caller: Caller, request_id: UUID) -> LiveTask | None:
         """Return a task of a caller, or None."""
         return self._tasks.get((caller.address, request_id))
-
-    def has_answered(self, caller: Caller, task_id: str, message_id: str) -> bool:
-        """Return True if a message has answered a question of a task before: it was sent again."""
-        return (caller.address, task_id, message_id) in self._answers
-
-    def note_answer(self, live: LiveTask, message: a2a_pb2.Message) -> None:
-        """Note that a message has answered the question of a task, which goes on."""
-        self._answers[live.caller.address, live.progress.task_id, message.message_id] = None
-        if len(self._answers) > _ANSWERED_IDS:
-            self._answers.popitem(last=False)
-        live.go_on(message)
 
     def begin(self, caller: Caller, progress: TaskProgress, digest: bytes, reply: DoorReply) -> LiveTask:
         """Read the reply to a new request."""

@@ -15,6 +15,7 @@ from uuid import UUID, uuid4, uuid5
 from mcp import MCPError
 from mcp.server.context import ServerRequestContext
 from mcp_types import (
+    INVALID_PARAMS,
     CallToolRequestParams,
     CallToolResult,
     ElicitRequest,
@@ -102,6 +103,8 @@ class AgentToolCall:
         self._is_declined = False
         self._answer = ToolAnswer()
         self._request_name = ""
+        self._asked_id = ""
+        """The id of the question that the client was asked by a form, as the state of the call has it."""
         self._conversation = ""
         self._meta: dict[str, Any] = {}
         self.reply: DoorReply | None = None
@@ -127,12 +130,13 @@ class AgentToolCall:
         try:
             arguments = self._tool.read(self._params.arguments)
             # What a client sends as the state is no proof: only requests of this caller are found by it.
-            given = arguments.request_id or self._params.request_state
+            name, _, self._asked_id = (self._params.request_state or "").rpartition("/")
+            given = arguments.request_id or name
             self._request_name = given or uuid4().hex
             request_id = derive_request_id(self._caller, self._tool, self._request_name)
             self._conversation = arguments.conversation or request_id.hex[:_CONVERSATION_DIGITS]
             self._meta = make_meta(conversation=self._conversation, request_id=self._request_name)
-            self.reply = reply = await self._ask(arguments, request_id, is_known=given is not None)
+            self.reply = reply = await self._ask(arguments, request_id, is_known=bool(given))
         except ValueError as error:
             return self._notice(str(error), is_error=True, code=int(ErrorCode.BAD_REQUEST))
         except _PausedError:
@@ -157,9 +161,7 @@ class AgentToolCall:
         """
         answer = arguments.answer or self._read_elicited()
         if answer is not None:
-            if not is_known:
-                raise ValueError("an answer needs the request_id of the question")
-            await self._give_answer(request_id, answer)
+            await self._give_answer(request_id, arguments.question, answer)
         if is_known and (answer is not None or not arguments.payload):
             reply = await self._agent.fetch(self._caller, request_id, waits=True)
             if reply is not None:
@@ -181,11 +183,17 @@ class AgentToolCall:
             waits=True,
         )
 
-    async def _give_answer(self, request_id: UUID, answer: str) -> None:
-        questions = await self._agent.find_questions(self._caller, request_id)
-        if not questions:
-            return  # it is answered already: the reply follows
-        given = await self._agent.answer(self._caller, questions[0], answer)
+    async def _give_answer(self, request_id: UUID, question_id: str | None, answer: str) -> None:
+        """Answer a question by its id, once: what is sent again changes nothing, and the reply follows."""
+        question = await self._agent.find_question(self._caller, request_id, question_id or self._asked_id)
+        if question is None:
+            if self._params.request_state is not None:
+                raise MCPError(INVALID_PARAMS, "requestState names no question of this caller; call the tool without it")
+            names = self._tool.argument_names
+            raise ValueError(f"an answer needs {names['request_id']} and {names['question']} of the result that asks")
+        if not question.is_open:
+            return
+        given = await self._agent.answer(self._caller, question, answer)
         if given.outcome == "unsuitable":
             raise ValueError(f"the answer does not fit: {given.problem}")
 
@@ -265,8 +273,9 @@ class AgentToolCall:
             form = ElicitRequestFormParams(message=question.text, requested_schema=_make_form(question))
             if session.protocol_version not in MODERN_PROTOCOL_VERSIONS:
                 return self._make_question(question)
+            state = f"{self._request_name}/{question.id}"
             return InputRequiredResult(
-                input_requests={_ANSWER: ElicitRequest(params=form)}, request_state=self._request_name, meta=self._meta
+                input_requests={_ANSWER: ElicitRequest(params=form)}, request_state=state, meta=self._meta
             )
         message, deadline = question.text, self._now() + self._person_s
         for _ in range(_MAX_TRIES):
@@ -292,9 +301,10 @@ class AgentToolCall:
         lines += [f"- {choice}" for choice in question.choices if f"- {choice}" not in self._answer.text]
         lines.append(
             f"The agent waits for your answer. Call this tool again with the same arguments, "
-            f'{names["request_id"]}="{self._request_name}" and {names["answer"]}.'
+            f'{names["request_id"]}="{self._request_name}", {names["question"]}="{question.id}" and {names["answer"]}.'
         )
-        return self._notice("\n".join(lines), is_error=self._tool.outputs is not None, state="input-required")
+        is_error = self._tool.outputs is not None
+        return self._notice("\n".join(lines), is_error=is_error, state="input-required", question=question.id)
 
     def _make_pending(self) -> CallToolResult:
         """Return a result that says how to ask again."""

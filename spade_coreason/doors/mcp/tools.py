@@ -40,7 +40,13 @@ _DOOR_ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
     "answer": {
         "type": "string",
         "minLength": 1,
-        "description": "The answer to a question of the agent. Give the request_id of that question too.",
+        "description": "The answer to a question of the agent. Give `request_id` and `question` of the result that asks too.",
+    },
+    "question": {
+        "type": "string",
+        "minLength": 1,
+        "maxLength": _MAX_ID,
+        "description": "The question that `answer` answers, as the result that asks names it.",
     },
 }
 
@@ -53,6 +59,7 @@ class ToolArguments:
     conversation: str | None
     request_id: str | None
     answer: str | None
+    question: str | None
 
 
 @dataclass(frozen=True)

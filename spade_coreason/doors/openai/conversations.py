@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from uuid import UUID, uuid5
 
 from ...contracts.base import utc_now
-from ...storage import DoorRepository, DoorThread
+from ...storage import Commit, DoorRepository, DoorThread
 from ..caller import Caller
 from ..doors import CallerQuestion, DoorAgent
 from .errors import AnswerError, reused_key
@@ -55,13 +55,25 @@ class Place:
     """The request whose reply is the answer: another one if the text answers a question of it."""
     is_named: bool
     """True if the client has named the conversation."""
+    question: str | None = None
+    """The id of the question that the text answers; None if it is a request."""
     is_new: bool = False
     """True if the request was not known before."""
+    digests: tuple[bytes, ...] = ()
+    """What remembers the request."""
 
     @property
     def is_answer(self) -> bool:
         """True if the text answers a question of the agent."""
         return self.target != self.request_id
+
+
+@dataclass(frozen=True, slots=True)
+class _Answered:
+    """The question that a text answers, by its id, and the request that has asked it."""
+
+    question: str
+    request_id: UUID
 
 
 class Conversations:
@@ -80,18 +92,24 @@ class Conversations:
         `name` is that of the conversation, or `previous` a request in it, if the client names one. Raise AnswerError if the id
         was used for something else, or if there is no such previous request.
         """
-        owner, digest = self._caller.address, _digest_request(request_id)
-        known = (await self._repository.find_threads(owner, [digest])).get(digest)
+        owner, digest, answer_digest = self._caller.address, _digest_request(request_id), _digest_answer(name, body)
+        rows = await self._repository.find_threads(owner, [digest, answer_digest])
+        known = rows.get(digest)
         is_new = known is None
         if known is None:
             thread = await self._find_thread(question, request_id, name, previous)
-            target = await self._find_asking_request(thread) or request_id
-            new = DoorThread(thread, str(target), body)
+            answered = await self._find_answered(thread, question, previous, rows.get(answer_digest))
+            new = DoorThread(thread, str(request_id), body)
+            if answered is not None:
+                # It is stored before the answer is given: what is sent again answers the same question, or fetches.
+                new = new._replace(request=str(answered.request_id), question=answered.question)
+                await self._repository.save_thread(owner, answer_digest, new, utc_now(), is_latest=True)
             known = await self._repository.save_thread(owner, digest, new, utc_now())
         if known.body != body or known.thread is None or known.request is None:
             raise reused_key()
         is_named = name is not None or previous is not None
-        return Place(known.thread, request_id, UUID(known.request), is_named=is_named, is_new=is_new)
+        digests = digest, answer_digest
+        return Place(known.thread, request_id, UUID(known.request), is_named, known.question, is_new, digests)
 
     async def find(self, request_id: UUID) -> Place | None:
         """Return the place of an earlier request; None without one."""
@@ -99,19 +117,25 @@ class Conversations:
         known = (await self._repository.find_threads(self._caller.address, [digest])).get(digest)
         if known is None or known.thread is None or known.request is None:
             return None
-        return Place(known.thread, request_id, UUID(known.request), is_named=True)
+        return Place(known.thread, request_id, UUID(known.request), True, known.question, digests=(digest,))
 
-    async def leave(self, request_id: UUID) -> None:
+    async def leave(self, place: Place) -> None:
         """Forget a request: it was refused, so its id is free again, or its client has deleted it."""
-        await self._repository.delete_thread(self._caller.address, _digest_request(request_id))
+        await self._repository.delete_threads(self._caller.address, place.digests)
 
-    async def remember_history(self, place: Place, question: UserMessage, answer: str) -> None:
-        """Remember by which messages a client will go on with the conversation."""
-        if place.is_named:
-            return
-        messages = [*question.earlier, ("user", question.text), ("assistant", answer)]
-        new = DoorThread(place.thread, None, None)
-        await self._repository.save_thread(self._caller.address, digest_history(messages), new, utc_now())
+    async def remember_history(self, place: Place, message: UserMessage, answer: str, shown: CallerQuestion | None) -> None:
+        """Remember by which messages a client will go on with the conversation, and which question it is shown."""
+        rows: list[tuple[bytes, DoorThread]] = []
+        history = digest_history([*message.earlier, ("user", message.text), ("assistant", answer)])
+        if not place.is_named:
+            rows.append((history, DoorThread(place.thread, None, None)))
+        if shown is not None:
+            row = DoorThread(place.thread, None, None, shown.id)
+            where = str(place.request_id), f"{place.thread}\0{history.hex()}", shown.id
+            rows += [(_digest_shown(each), row) for each in where]
+        owner, now = self._caller.address, utc_now()
+        if rows:
+            await Commit.join([self._repository.save_thread(owner, *row, now, is_latest=True) for row in rows])
 
     async def find_question(self, target: UUID) -> CallerQuestion | None:
         """Return the oldest open question to the caller in a request; None without one."""
@@ -132,14 +156,46 @@ class Conversations:
         # It is derived, so that a request that is sent again is in the same conversation.
         return next((thread for thread in threads if thread is not None), f"{_PREFIX}{uuid5(_NAMESPACE, str(request_id)).hex}")
 
-    async def _find_asking_request(self, thread: str) -> UUID | None:
-        """Return the request in a conversation that waits for an answer of the caller; None without one."""
-        questions = await self._agent.find_questions(self._caller)
-        if not questions:
+    async def _find_answered(
+        self, thread: str, message: UserMessage, previous: UUID | None, repeated: DoorThread | None
+    ) -> _Answered | None:
+        """Return the question that a message answers; None if it is a request.
+
+        `repeated` is the row of the last message of the same text at the same place that was an answer.
+        """
+        owner, questions = self._caller.address, await self._agent.find_questions(self._caller)
+        here = set(await self._repository.find_requests(owner, thread)) if questions else set[UUID]()
+        questions = [each for each in questions if each.request_id in here]
+        history = message.history_digest
+        place = None if history is None else _digest_shown(f"{thread}\0{history.hex()}")
+        if previous is not None:
+            place = _digest_shown(str(previous))
+        if repeated is not None and repeated.question is not None and repeated.request is not None:
+            answered = _Answered(repeated.question, UUID(repeated.request))
+            # With the name of its conversation alone, the same text may answer a later question.
+            if place is not None or (
+                all(each.request_id == answered.request_id for each in questions)
+                and await self._agent.find_last_answered(self._caller, thread) in (None, answered.question)
+            ):
+                return answered
+        digests = [_digest_shown(each.id) for each in questions]
+        shown = await self._repository.find_threads(owner, digests if place is None else [*digests, place]) if questions else {}
+        row = None if place is None else shown.get(place)
+        if row is not None or previous is not None:
+            questions = [each for each in questions if row is not None and each.id == row.question]
+        if len(questions) != 1 or _digest_shown(questions[0].id) not in shown:
             return None
-        here = set(await self._repository.find_requests(self._caller.address, thread))
-        return next((question.request_id for question in questions if question.request_id in here), None)
+        return _Answered(questions[0].id, questions[0].request_id)
 
 
 def _digest_request(request_id: UUID) -> bytes:
     return hashlib.sha256(b"request\0" + request_id.bytes).digest()
+
+
+def _digest_answer(name: str | None, body: bytes) -> bytes:
+    return hashlib.sha256(b"answer\0" + (name or "").encode() + b"\0" + body).digest()
+
+
+def _digest_shown(ident: str) -> bytes:
+    """Return the digest of what tells that a question was shown: its id, its response, or its place in a history."""
+    return hashlib.sha256(b"shown\0" + ident.encode()).digest()

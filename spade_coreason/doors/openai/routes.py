@@ -246,7 +246,7 @@ class _OpenAIDoor:
             error = find_error(event, asked.place.request_id)
             if error is not None:
                 if asked.place.is_new:
-                    await asked.conversations.leave(asked.place.request_id)
+                    await asked.conversations.leave(asked.place)
                     if asked.question.files:
                         await asked.agent.repository.doors.delete_files(asked.caller.address, asked.place.request_id)
                 raise error
@@ -256,15 +256,13 @@ class _OpenAIDoor:
         self, agent: DoorAgent, caller: Caller, question: UserMessage, conversations: Conversations, place: Place
     ) -> _Asked:
         """Take a text as the answer to a question of the agent, and read on in the reply that waits for it."""
-        note, answered = "", None
-        asked_for = await conversations.find_question(place.target)
-        if asked_for is not None:
-            outcome = await agent.answer(caller, asked_for, question.text)
+        note = ""
+        answered = await agent.find_question(caller, place.target, place.question) if place.question else None
+        if answered is not None and answered.is_open:
+            outcome = await agent.answer(caller, answered, question.text)
             if outcome.outcome == "unsuitable":
-                await conversations.leave(place.request_id)
-                note = f"This does not fit the question: {outcome.problem}"
-            else:
-                answered = asked_for
+                await conversations.leave(place)
+                note, answered = f"This does not fit the question: {outcome.problem}", None
         reply = await agent.fetch(caller, place.target)
         if reply is None:
             raise AnswerError(404, "the request that has asked this is not stored any more")
@@ -339,6 +337,7 @@ class _OpenAIDoor:
             raise not_readable(answer.last)
         if (error := find_error(answer.last, asked.place.request_id)) is not None:
             raise error
+        question = None
         if answer.last.type == "request.parked":
             question = await asked.conversations.find_question(asked.place.target)
             if asked.note:
@@ -346,7 +345,7 @@ class _OpenAIDoor:
             shown = _describe_wait(asked.place.request_id) if question is None else show_question(question)
             if shown not in answer.text:
                 answer.add_text(shown)
-        await asked.conversations.remember_history(asked.place, asked.question, answer.delivered)
+        await asked.conversations.remember_history(asked.place, asked.question, answer.delivered, question)
 
     # Responses that are there already
 
@@ -382,7 +381,7 @@ class _OpenAIDoor:
         found = await self._find_asked(request)
         found.reply.close()
         await found.agent.cancel(found.caller, found.place.target)
-        await found.conversations.leave(found.place.request_id)
+        await found.conversations.leave(found.place)
         return JSONResponse({"id": response_id(found.place.request_id), "object": "response", "deleted": True})
 
     async def cancel_response(self, request: Request) -> Response:

@@ -252,8 +252,11 @@ class QuestionDesk:
     # Answers
 
     async def find_answer(self, incoming: InboundRequest) -> tuple[StoredQuestion, str] | None:
-        """Return the question that a message answers without naming it, and the answer; None if it is a request."""
-        if not incoming.is_said_directly or incoming.kind.is_due:
+        """Return the question that a message answers without naming it, and the answer; None if it is a request.
+
+        By a door, an answer names its question.
+        """
+        if not incoming.is_said_directly or incoming.kind.is_due or incoming.kind.is_door:
             return None
         asked = await self._repository.load_asked(incoming.owner)
         if not asked:

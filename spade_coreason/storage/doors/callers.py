@@ -95,10 +95,13 @@ class DoorRepository:
         )
         return [UUID(text) for text in rows]
 
-    def save_thread(self, owner: str, digest: bytes, new: DoorThread, now: datetime) -> Commit[DoorThread]:
+    def save_thread(
+        self, owner: str, digest: bytes, new: DoorThread, now: datetime, *, is_latest: bool = False
+    ) -> Commit[DoorThread]:
         """Store the row of a digest, if there is none. The commit has the row that is stored then.
 
-        A digest of another conversation of the caller stands for none of the two from then on.
+        A digest of another conversation of the caller stands for none of the two from then on. With `is_latest`, the request
+        and the question of the new row take the place of earlier ones.
         """
         is_it = door_threads.c.agent == self._agent, door_threads.c.owner == owner, door_threads.c.digest == digest
 
@@ -112,14 +115,17 @@ class DoorRepository:
             found = DoorThread._make(row)
             if found.thread != new.thread:
                 found = found._replace(thread=None)
-            connection.execute(update(door_threads).where(*is_it).values(thread=found.thread, used_at=to_micros(now)))
+            if is_latest:
+                found = found._replace(request=new.request, question=new.question)
+            values = {"thread": found.thread, "request": found.request, "question": found.question, "used_at": to_micros(now)}
+            connection.execute(update(door_threads).where(*is_it).values(values))
             return found
 
         return self._database.run(work)
 
-    async def delete_thread(self, owner: str, digest: bytes) -> None:
-        """Delete the row of a digest."""
-        is_it = door_threads.c.agent == self._agent, door_threads.c.owner == owner, door_threads.c.digest == digest
+    async def delete_threads(self, owner: str, digests: Sequence[bytes]) -> None:
+        """Delete the rows of digests."""
+        is_it = door_threads.c.agent == self._agent, door_threads.c.owner == owner, door_threads.c.digest.in_(digests)
         await self._database.write(lambda connection: connection.execute(delete(door_threads).where(*is_it)))
 
     # Files

@@ -274,6 +274,8 @@ async def test_a_question_to_the_caller_is_answered_by_the_next_message(url: str
         assert text_of(done).endswith("painted blue")
         again = await send(client, message_of("blue", "m3", task_id=task.id))
         assert (again.id, state_of(again)) == (task.id, "COMPLETED")
+        with pytest.raises(InvalidParamsError, match="another message"):
+            await send(client, message_of("red", "m3", task_id=task.id))
         with pytest.raises(UnsupportedOperationError):
             await send(client, message_of("red", "m4", task_id=task.id))
 

@@ -1,0 +1,119 @@
+"""An answer answers the question that it was given to, by each door: sent again, it answers no other one."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from contextlib import suppress
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from tests.support.all_doors import AllDoors, run_again, run_all_doors
+from tests.support.servers.postgres import Postgres
+from tests.support.servers.server import XmppServer
+from tests.support.wait import TIMEOUT_S
+from tests.support.ways_to_answer import WAYS, NamedChat, Shown
+from tests.support.worker_doors import run_far_doors
+
+every_way = pytest.mark.parametrize("way", WAYS)
+
+
+async def answer(doors: AllDoors, way: str, shown: Shown, text: str) -> Shown:
+    async with doors.http("website") as http:
+        return await WAYS[way].answer(doors, http, shown, text)
+
+
+async def ask(doors: AllDoors, way: str) -> Shown:
+    async with doors.http("website") as http:
+        return await WAYS[way].ask(doors, http, f"twice {way}")
+
+
+@every_way
+async def test_an_answer_that_is_sent_again_answers_no_other_question(prosody: XmppServer, tmp_path: Path, way: str) -> None:
+    async with run_all_doors(prosody, tmp_path) as doors:
+        first = await ask(doors, way)
+        assert "Delete A?" in first.text
+        second = await answer(doors, way, first, "yes")
+        assert "Delete B?" in second.text
+        repeated = await asyncio.gather(*(answer(doors, way, first, "yes") for _ in range(3)))
+    async with run_again(doors, tmp_path) as doors:
+        repeated.append(await answer(doors, way, first, "yes"))
+        assert all("Delete B?" in each.text for each in repeated)
+        last = await answer(doors, way, second, "no")
+        assert "A: yes, B: no" in last.text
+        assert "A: yes, B: no" in (await answer(doors, way, second, "no")).text
+
+
+@every_way
+async def test_what_is_shown_to_one_caller_is_answered_by_no_other(prosody: XmppServer, tmp_path: Path, way: str) -> None:
+    async with run_all_doors(prosody, tmp_path) as doors, doors.http("shop") as shop:
+        first = await ask(doors, way)
+        with suppress(AssertionError, LookupError):  # an error, or another conversation
+            assert "Delete B?" not in (await WAYS[way].answer(doors, shop, first, "no")).text
+        second = await answer(doors, way, first, "yes")
+        assert "A: yes, B: no" in (await answer(doors, way, second, "no")).text
+
+
+async def test_a_text_by_the_name_of_its_conversation_answers_only_what_was_shown(prosody: XmppServer, tmp_path: Path) -> None:
+    way, body = NamedChat("named"), {"input": "twice", "conversation": "named", "background": True}
+    async with run_all_doors(prosody, tmp_path) as doors, doors.http("website") as http:
+        begun = (await http.post("/v1/responses", json={"model": doors.name(), **body})).json()
+        questions = doors.platform.runners[doors.desk].repository.questions
+        async with asyncio.timeout(TIMEOUT_S):
+            while not await questions.has_open():  # noqa: ASYNC110 - it has no event
+                await asyncio.sleep(0.02)
+        assert (await way.ask(doors, http, "yes")).text == "done: yes"
+        assert (await doors.fetch_response(http, begun["id"]))["output"][0]["content"][0]["text"].startswith("Delete A?")
+        assert "Delete B?" in (await way.ask(doors, http, "no")).text
+        # It was not shown again: this may be the same answer.
+        assert "Delete B?" in (await way.ask(doors, http, "no")).text
+        assert (await way.ask(doors, http, "yes")).text == "A: no, B: yes"
+        # A later question of another request takes the same answer.
+        assert "Delete A?" in (await way.ask(doors, http, "twice")).text
+        assert "Delete B?" in (await way.ask(doors, http, "yes")).text
+
+
+async def test_another_text_at_the_place_of_an_answered_question_is_a_request(prosody: XmppServer, tmp_path: Path) -> None:
+    for way in ("chat", "responses"):
+        directory = tmp_path / way
+        directory.mkdir()
+        async with run_all_doors(prosody, directory) as doors:
+            first = await ask(doors, way)
+            second = await answer(doors, way, first, "yes")
+            assert (await answer(doors, way, first, "no")).text == "done: no"
+            assert "A: yes, B: no" in (await answer(doors, way, second, "no")).text
+
+
+async def test_the_state_of_a_call_names_one_question(prosody: XmppServer, tmp_path: Path) -> None:
+    way = WAYS["tool forms"]
+    async with run_all_doors(prosody, tmp_path) as doors, doors.http("website") as http:
+        first = await way.ask(doors, http, "twice")
+        state = first.state["state"]
+        name, _, question = state.rpartition("/")
+        for changed in (f"{name}/{uuid4()}", f"x/{question}", name, question, f"{state}0", "/"):
+            with pytest.raises(AssertionError, match="requestState names no question"):
+                await way.answer(doors, http, Shown("", {**first.state, "state": changed}), "yes")
+        assert "Delete B?" in (await way.answer(doors, http, first, "yes")).text
+
+
+async def test_no_answer_counts_twice_after_kill_9_and_at_two_workers(
+    prosody: XmppServer, postgres: Postgres, tmp_path: Path
+) -> None:
+    async with run_far_doors(prosody, postgres, tmp_path) as running:
+        first = {way: await ask(running.far, way) for way in WAYS}
+        second = dict(
+            zip(WAYS, await asyncio.gather(*(answer(running.far, way, first[way], "yes") for way in WAYS)), strict=True)
+        )
+        assert [way for way in WAYS if "Delete B?" not in second[way].text] == []
+        await running.owner.signal(signal.SIGKILL)
+        await running.owner.start()
+        for way in WAYS:
+            repeated = await asyncio.gather(
+                *(answer(doors, way, first[way], "yes") for doors in (running.near, running.far) for _ in range(2))
+            )
+            assert [each.text for each in repeated if "Delete B?" not in each.text] == [], way
+        for way in WAYS:
+            last = await answer(running.near, way, second[way], "no")
+            assert "A: yes, B: no" in last.text, way
