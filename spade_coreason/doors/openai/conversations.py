@@ -68,14 +68,6 @@ class Place:
         return self.target != self.request_id
 
 
-@dataclass(frozen=True, slots=True)
-class _Answered:
-    """The question that a text answers, by its id, and the request that has asked it."""
-
-    question: str
-    request_id: UUID
-
-
 class Conversations:
     """The conversations of a caller with an agent, as far as a client can name them."""
 
@@ -98,11 +90,10 @@ class Conversations:
         is_new = known is None
         if known is None:
             thread = await self._find_thread(question, request_id, name, previous)
-            answered = await self._find_answered(thread, question, previous, rows.get(answer_digest))
-            new = DoorThread(thread, str(request_id), body)
+            request, answered = await self._find_answered(thread, question, previous, rows.get(answer_digest))
+            new = DoorThread(thread, request or str(request_id), body, answered)
             if answered is not None:
                 # It is stored before the answer is given: what is sent again answers the same question, or fetches.
-                new = new._replace(request=str(answered.request_id), question=answered.question)
                 await self._repository.save_thread(owner, answer_digest, new, utc_now(), is_latest=True)
             known = await self._repository.save_thread(owner, digest, new, utc_now())
         if known.body != body or known.thread is None or known.request is None:
@@ -158,8 +149,8 @@ class Conversations:
 
     async def _find_answered(
         self, thread: str, message: UserMessage, previous: UUID | None, repeated: DoorThread | None
-    ) -> _Answered | None:
-        """Return the question that a message answers; None if it is a request.
+    ) -> tuple[str | None, str | None]:
+        """Return the ids of the request and the question that a message answers; None if it is a request itself.
 
         `repeated` is the row of the last message of the same text at the same place that was an answer.
         """
@@ -170,22 +161,23 @@ class Conversations:
         place = None if history is None else _digest_shown(f"{thread}\0{history.hex()}")
         if previous is not None:
             place = _digest_shown(str(previous))
-        if repeated is not None and repeated.question is not None and repeated.request is not None:
-            answered = _Answered(repeated.question, UUID(repeated.request))
-            # With the name of its conversation alone, the same text may answer a later question.
-            if place is not None or (
-                all(each.request_id == answered.request_id for each in questions)
-                and await self._agent.find_last_answered(self._caller, thread) in (None, answered.question)
-            ):
-                return answered
+        # With the name of its conversation alone, the same text may answer a later question.
+        if repeated is not None and (
+            place is not None
+            or (
+                all(str(each.request_id) == repeated.request for each in questions)
+                and await self._agent.find_last_answered(self._caller, thread) in (None, repeated.question)
+            )
+        ):
+            return repeated.request, repeated.question
         digests = [_digest_shown(each.id) for each in questions]
         shown = await self._repository.find_threads(owner, digests if place is None else [*digests, place]) if questions else {}
         row = None if place is None else shown.get(place)
         if row is not None or previous is not None:
             questions = [each for each in questions if row is not None and each.id == row.question]
         if len(questions) != 1 or _digest_shown(questions[0].id) not in shown:
-            return None
-        return _Answered(questions[0].id, questions[0].request_id)
+            return None, None
+        return str(questions[0].request_id), questions[0].id
 
 
 def _digest_request(request_id: UUID) -> bytes:
