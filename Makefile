@@ -76,6 +76,7 @@ chaos: $(VENV)/.ready
 	@OPENAI_KILLS=50 $(BIN)/pytest tests/doors/openai/test_kills.py
 	@A2A_KILLS=50 $(BIN)/pytest tests/doors/a2a/test_kills.py
 	@MCP_KILLS=50 $(BIN)/pytest tests/doors/test_mcp_platform.py -k kill_9
+	@ANSWER_KILLS=50 $(BIN)/pytest tests/doors/test_named_answers.py -k kill_9
 	@EXAMPLES=5000 $(BIN)/pytest tests/xmpp/test_mutations.py tests/xmpp/codec/test_mutations.py
 	@EXCHANGE_ASKS=10000 EXCHANGE_KILLS=100 $(BIN)/pytest tests/app/test_exchange.py tests/xmpp/test_exchange_storm.py
 	@SINGLE_TEXT_SECONDS=$(ATTACK_SECONDS) OTHER_AGENTS=9 $(BIN)/pytest tests/chaos/test_single_texts.py

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from pydantic_core import from_json
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import Connection, insert, select, text, update
 
 from ..contracts import GENESIS_HASH, AuditEntry
 from ..contracts.audit import compute_integrity_hash
@@ -20,6 +20,9 @@ from .schema import audit, audit_heads
 
 _PAGE_ROWS = 1000
 _MAX_PROBLEMS = 20
+_BEGIN = text(
+    f"INSERT INTO {audit_heads.name} (agent, number, integrity_hash) VALUES (:agent, 0, :genesis) ON CONFLICT DO NOTHING"
+)
 
 
 class AuditRecord(NamedTuple):
@@ -62,15 +65,14 @@ class AuditTrail:
         """
 
         def work(connection: Connection) -> AuditEntry:
-            number, head = _load_head(connection, self._agent)
+            # On PostgreSQL the lock of the head lets one of several workers append.
+            connection.execute(_BEGIN, {"agent": self._agent, "genesis": GENESIS_HASH})
+            number, head = _load_head(connection, self._agent, is_locked=True)
             sealed = entry.model_copy(update={"previous_hash": head}).sealed()
             values = {"number": number + 1, "integrity_hash": sealed.integrity_hash}
             row = {**values, "person": person, "entry": sealed.model_dump_json()}
             connection.execute(insert(audit).values(agent=self._agent, **row))
-            if number:
-                connection.execute(update(audit_heads).where(audit_heads.c.agent == self._agent).values(values))
-            else:
-                connection.execute(insert(audit_heads).values(agent=self._agent, **values))
+            connection.execute(update(audit_heads).where(audit_heads.c.agent == self._agent).values(values))
             return sealed
 
         return await self._database.write(work)
@@ -130,8 +132,9 @@ def verify(connection: Connection, agent: str, through: str | None = None) -> Au
     return AuditVerification(last, erased, previous, tuple(problems[:_MAX_PROBLEMS]))
 
 
-def _load_head(connection: Connection, agent: str) -> tuple[int, str]:
-    row = connection.execute(select(audit_heads).where(audit_heads.c.agent == agent)).one_or_none()
+def _load_head(connection: Connection, agent: str, *, is_locked: bool = False) -> tuple[int, str]:
+    query = select(audit_heads).where(audit_heads.c.agent == agent)
+    row = connection.execute(query.with_for_update() if is_locked else query).one_or_none()
     return (0, GENESIS_HASH) if row is None else (row.number, row.integrity_hash)
 
 

@@ -25,7 +25,7 @@ from tests.support.servers.clients import StockClient
 from tests.support.servers.postgres import Postgres
 from tests.support.servers.server import XmppServer
 from tests.support.wait import ANSWER_S, TIMEOUT_S, eventually
-from tests.support.ways_to_answer import WAYS
+from tests.support.ways_to_answer import ToolArguments
 from tests.support.worker_doors import LONG, FarDoors, read_events, run_command, run_far_doors
 
 
@@ -181,7 +181,7 @@ async def test_tasks_and_tools_of_another_worker_go_on_and_are_cancelled(
             result = await client.call_tool(f"{name}_chat", {"query": "think"}, progress_callback=hear)
         assert ("two" in str(result.content), "one" in heard) == (True, True)
         # A question to the caller, asked and answered by a tool.
-        way = WAYS["tool arguments"]
+        way = ToolArguments()
         asked = await way.ask(far, http, "ask")
         assert "Which colour?" in asked.text
         assert "painted blue" in (await way.answer(far, http, asked, "blue")).text

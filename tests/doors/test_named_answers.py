@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import random
 import signal
 from contextlib import suppress
 from pathlib import Path
@@ -11,12 +13,16 @@ from uuid import uuid4
 import pytest
 
 from tests.support.all_doors import AllDoors, run_again, run_all_doors
+from tests.support.long_forms import short_and_long_in_release
 from tests.support.servers.postgres import Postgres
 from tests.support.servers.server import XmppServer
 from tests.support.wait import TIMEOUT_S
-from tests.support.ways_to_answer import WAYS, NamedChat, Shown
+from tests.support.ways_to_answer import NamedChat, Shown, make_ways
 from tests.support.worker_doors import run_far_doors
 
+SEED = int(os.environ.get("CHAOS_SEED", random.SystemRandom().randrange(2**32)))
+_MAX_DELAY_S = 0.5
+WAYS = make_ways("one")
 every_way = pytest.mark.parametrize("way", WAYS)
 
 
@@ -98,22 +104,29 @@ async def test_the_state_of_a_call_names_one_question(prosody: XmppServer, tmp_p
         assert "Delete B?" in (await way.answer(doors, http, first, "yes")).text
 
 
+@pytest.mark.timeout(3000)
+@short_and_long_in_release("ANSWER_KILLS", 1, 5)
 async def test_no_answer_counts_twice_after_kill_9_and_at_two_workers(
-    prosody: XmppServer, postgres: Postgres, tmp_path: Path
+    prosody: XmppServer, postgres: Postgres, tmp_path: Path, count: int
 ) -> None:
-    async with run_far_doors(prosody, postgres, tmp_path) as running:
-        first = {way: await ask(running.far, way) for way in WAYS}
-        second = dict(
-            zip(WAYS, await asyncio.gather(*(answer(running.far, way, first[way], "yes") for way in WAYS)), strict=True)
-        )
-        assert [way for way in WAYS if "Delete B?" not in second[way].text] == []
-        await running.owner.signal(signal.SIGKILL)
-        await running.owner.start()
-        for way in WAYS:
-            repeated = await asyncio.gather(
-                *(answer(doors, way, first[way], "yes") for doors in (running.near, running.far) for _ in range(2))
+    print(f"CHAOS_SEED={SEED}")
+    rng = random.Random(SEED)
+    async with run_far_doors(prosody, postgres, tmp_path) as running, running.far.http("website") as far:
+        for number in range(count):
+            ways = make_ways(str(number))
+            first = {way: await ways[way].ask(running.far, far, f"twice {way} {number}") for way in ways}
+            sent = asyncio.gather(
+                *(ways[way].answer(running.far, far, first[way], "yes") for way in ways), return_exceptions=True
             )
-            assert [each.text for each in repeated if "Delete B?" not in each.text] == [], way
-        for way in WAYS:
-            last = await answer(running.near, way, second[way], "no")
-            assert "A: yes, B: no" in last.text, way
+            await asyncio.sleep(rng.random() * _MAX_DELAY_S)  # the instant of the kill is random, and nothing waits for it
+            await running.owner.signal(signal.SIGKILL)
+            await running.owner.start()
+            await running.workers.wait_for(1, 1)
+            await sent
+            async with running.near.http("website") as near:
+                for name, way in ways.items():
+                    again = [(running.near, near), (running.far, far)] * 2
+                    repeated = await asyncio.gather(*(way.answer(*doors, first[name], "yes") for doors in again))
+                    assert [each.text for each in repeated if "Delete B?" not in each.text] == [], name
+                    last = await way.answer(running.near, near, repeated[0], "no")
+                    assert "A: yes, B: no" in last.text, name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 from hashlib import sha256
 from itertools import pairwise
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from spade_coreason import AgentRequest, AgentTester, ResponseHandler, SessionHandle, StoreError, agent
 from spade_coreason.contracts import GENESIS_HASH, AuditEntry, Interaction
 from spade_coreason.exceptions import PeerFailedError
-from spade_coreason.storage import open_database
+from spade_coreason.storage import WorkerTerms, open_database
 from spade_coreason.storage.audit import AuditVerification
 from spade_coreason.storage.backends.database import Database
 from spade_coreason.storage.backends.health import check_health
@@ -21,6 +22,7 @@ from spade_coreason.storage.repository import AgentRepository
 from tests.support.databases import SQLITE, execute
 from tests.support.errors import ExpectedErrors
 from tests.support.records import AGENT, ALICE, BOB, open_repository
+from tests.support.servers.postgres import Postgres
 from tests.support.wait import eventually
 
 EMPTY = sha256(b"{}").hexdigest()
@@ -47,6 +49,20 @@ async def test_entries_appended_at_once_are_one_chain(repository: AgentRepositor
     assert all(one.is_intact for one in sealed)
     assert await repository.audit_trail.verify() == AuditVerification(50, 0, sealed[-1].integrity_hash, ())
     assert [row.number for row in await repository.audit_trail.load_newest(2)] == [49, 50]
+
+
+async def test_entries_of_two_workers_at_once_are_one_chain(postgres: Postgres) -> None:
+    url = postgres.url()
+    async with AsyncExitStack() as stack:
+        trails = []
+        for name in ("one", "two"):
+            database = await open_database(url, "off", terms=WorkerTerms(name, 3600))
+            stack.push_async_callback(database.close)
+            trails.append((await open_repository(database, AGENT)).audit_trail)
+        for number in range(50):
+            await asyncio.gather(*(trail.append(entry(f"tool {number}"), ALICE) for trail in trails))
+        verified = await trails[0].verify()
+        assert (verified.entries, verified.problems) == (100, ())
 
 
 async def test_a_trail_goes_on_after_a_restart_and_each_agent_has_its_own(

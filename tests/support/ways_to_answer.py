@@ -129,11 +129,14 @@ class ToolForms:
 class Tasks:
     """Messages of A2A."""
 
+    def __init__(self, name: str) -> None:
+        self._name = name
+
     async def ask(self, doors: AllDoors, http: httpx.AsyncClient, query: str) -> Shown:
-        return await self._send(doors, http, query, "ask")
+        return await self._send(doors, http, query, f"ask {self._name}")
 
     async def answer(self, doors: AllDoors, http: httpx.AsyncClient, shown: Shown, text: str) -> Shown:
-        return await self._send(doors, http, text, f"to {shown.text}", taskId=shown.state["id"])
+        return await self._send(doors, http, text, f"to {shown.text} {self._name}", taskId=shown.state["id"])
 
     async def _send(self, doors: AllDoors, http: httpx.AsyncClient, text: str, ident: str, **fields: str) -> Shown:
         task = (await doors.ask_a2a(http, text, "", doors.name(), ident, **fields)).json()["result"]["task"]
@@ -142,16 +145,18 @@ class Tasks:
         return Shown(" ".join(part.get("text", "") for part in parts), {"id": task["id"]})
 
 
-WAYS: Mapping[str, Way] = {
-    "chat": Chat(),
-    "chat by name": NamedChat("named"),
-    "chat by key": NamedChat("keyed", has_keys=True),
-    "responses": Responses(),
-    "tool arguments": ToolArguments(),
-    "tool arguments in a session": ToolArguments(has_sessions=True),
-    "tool forms": ToolForms(),
-    "tasks": Tasks(),
-}
+def make_ways(name: str) -> dict[str, Way]:
+    """Return all ways. The conversations and ids that clients choose have the name in theirs."""
+    return {
+        "chat": Chat(),
+        "chat by name": NamedChat(f"named-{name}"),
+        "chat by key": NamedChat(f"keyed-{name}", has_keys=True),
+        "responses": Responses(),
+        "tool arguments": ToolArguments(),
+        "tool arguments in a session": ToolArguments(has_sessions=True),
+        "tool forms": ToolForms(),
+        "tasks": Tasks(name),
+    }
 
 
 async def call_in_session(http: httpx.AsyncClient, params: Mapping[str, Any]) -> httpx.Response:
