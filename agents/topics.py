@@ -16,6 +16,7 @@ from spade_coreason import (
     command,
 )
 from spade_coreason.domain.jid import bare_jid
+from spade_coreason.domain.messages import find_root
 from spade_coreason.domain.texts.translation import N_, translate, translate_plural
 from spade_coreason.domain.topics import PUBLISH, SUBSCRIBE, TopicRules, check_pattern, check_topic
 from spade_coreason.runtime import TopicStore
@@ -102,7 +103,10 @@ class TopicBroker:
             return
         hops = request.metadata.get("hops", 0)
         try:
-            item_id = await self._store.publish(topic, payload, publisher=publisher, request_id=request.request_id, hops=hops)
+            root, request_id = find_root(request.metadata), request.request_id
+            item_id = await self._store.publish(
+                topic, payload, publisher=publisher, request_id=request_id, hops=hops, root=root
+            )
         except ValueError as error:
             await response.error(str(error))
             return

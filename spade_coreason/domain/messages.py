@@ -10,10 +10,11 @@ from uuid import UUID
 from pydantic_core import from_json, to_json
 
 from ..contracts import ClientCapabilities, DataBlock, ThinkingBlock, UserErrorBlock
+from .callers import HIDDEN_PERSON, is_caller
 from .channel_kinds import CHANNEL_KINDS, DEFAULT_CHANNEL, ChannelKind
 from .duplicates import NO_EVIDENCE, Evidence
 from .jid import bare_jid
-from .topics import DEAD_LETTER_METADATA, ITEM_METADATA, PUBLISHER
+from .topics import DEAD_LETTER_METADATA, ITEM_METADATA, PUBLISHER, ROOT_SENDER
 from .value import value
 
 
@@ -153,10 +154,9 @@ MAX_BATCH_REQUESTS = 64
 """The most requests in one message of a program."""
 
 PARENT_THREAD = "parent_thread"
-ROOT_SENDER = "root_sender"
 HIDES_PERSON = "hides_person"
 """The metadata of a request that an agent passed on, True if the person behind it is not known."""
-ROOT_METADATA = frozenset({"occupant", PUBLISHER})
+ROOT_METADATA = frozenset({"occupant", PUBLISHER, ROOT_SENDER})
 """The metadata that names another person behind a request than its owner."""
 CHAIN = "chain"
 DEADLINE = "deadline"
@@ -236,6 +236,16 @@ class RequestContext(NamedTuple):
 
 
 NO_CONTEXT = RequestContext()
+
+
+def find_root(metadata: Mapping[str, Any]) -> str:
+    """Return the person behind a request by its metadata, as other agents learn it (a bare JID): `HIDDEN_PERSON` if not known.
+
+    An occupant of a room is hidden too. What is said in a room belongs to the room, and the other agent would use their
+    variables.
+    """
+    root = str(metadata.get(ROOT_SENDER, metadata.get(PUBLISHER, bare_jid(metadata.get("sender", "")))))
+    return HIDDEN_PERSON if not root or HIDES_PERSON in metadata or "room" in metadata or is_caller(root) else root
 
 
 MAY_CHANGE = frozenset({"redelivered", "preferred_language", "zone"})
@@ -337,16 +347,17 @@ class InboundRequest:
     def stored_root(self) -> str | None:
         """The bare JID of the person behind the request, as its turn stores it: "" if not known, None if it is the owner.
 
-        Behind a request that an agent has passed on is the person it goes back to; behind one in a room, the occupant; and
-        behind an item of a topic, its publisher.
+        Behind a request that an agent has passed on is the person it goes back to; behind one in a room, the occupant; behind
+        an item of a topic, the person for whom it was published, else its publisher; and behind a due time, whoever is behind
+        the request that asked for it.
         """
         if self.is_from_room or self.kind.is_room:
             occupant = self.metadata.get("occupant")
             return bare_jid(occupant) if isinstance(occupant, str) else ""
         if self.account:
             return self.account
-        if isinstance(publisher := self.metadata.get(PUBLISHER), str):
-            return publisher
+        if isinstance(root := self.metadata.get(ROOT_SENDER, self.metadata.get(PUBLISHER)), str):
+            return root
         return self.person if self.context.hops or self.context.root_sender else None
 
     def is_of(self, person: str) -> bool:

@@ -23,6 +23,8 @@ PUBLISH, SUBSCRIBE = "publish", "subscribe"
 TOPIC_ITEM = "topic_item"
 """The metadata in which a topic broker describes the item that it delivers."""
 PUBLISHER = "publisher"
+ROOT_SENDER = "root_sender"
+"""The metadata that names the person whom a request goes back to, if that is not its sender. Of an item it may be missing."""
 ITEM_METADATA = ("topic", PUBLISHER, "published_at", "item_id")
 """The metadata that the platform makes of that description, for an item from the configured broker."""
 DEAD_LETTER_METADATA = "dead_letter"
@@ -154,6 +156,8 @@ def read_item_metadata(description: object) -> dict[str, Any] | None:
     metadata: dict[str, Any] = {name: description[name] for name in ITEM_METADATA}
     if is_caller(metadata[PUBLISHER]):
         metadata[PUBLISHER] = ""  # a broker could name any caller
+    if isinstance(root := description.get(ROOT_SENDER), str):
+        metadata[ROOT_SENDER] = "" if is_caller(root) else root
     if isinstance(dead_letter := description.get(DEAD_LETTER_METADATA), Mapping):
         metadata[DEAD_LETTER_METADATA] = dict(dead_letter)
     return metadata

@@ -12,9 +12,9 @@ from typing import Any, ClassVar
 from ..concurrency import DaemonThreads
 from ..contracts import AgentDefinition, AgentRequest, InlineToolDefinition, Interaction, ResponseHandler, SessionHandle
 from ..domain.history import turn_text
-from ..domain.messages import ROOT_SENDER
 from ..domain.texts.durations import format_duration
 from ..domain.texts.translation import translate
+from ..domain.topics import ROOT_SENDER
 from ..exceptions import ConfigError, CoReasonError, ModelError
 from ..memory import AgentInteractionMemory, TokenCounter, Usage, counter_for
 from ..runtime import Files, Peers, fetch

@@ -120,7 +120,9 @@ class AgentParts:
         self.manifest_changed: EventEmitter[[]] = EventEmitter()
         """Emitted when the agent has another manifest than at its start."""
         self.peers = Peers(jid, self.open_requests, network.requests, peer_options, self.known_people)
-        self.topic_store = TopicStore(jid, repository.topics, self.open_requests, network.requests, clock)
+        self.topic_store = TopicStore(
+            jid, repository.topics, self.open_requests, network.requests, clock, peer_options.trusted_agents
+        )
         self.knowledge = Knowledge(KnowledgeRepository(repository.database, jid), embedder, clock=clock)
         self.usage = Usage(repository, clock)
 

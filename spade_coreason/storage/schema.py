@@ -268,6 +268,7 @@ topic_items = Table(
     Column("hops", Integer, nullable=False),
     Column("payload", Text, nullable=False),
     Column("dead_letter", Text),
+    Column("root", Text, nullable=False, server_default=""),
     UniqueConstraint("agent", "item_id"),
     Index("topic_items_by_topic", "agent", "topic", "id"),
 )

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from sqlalchemy import Connection, Select, delete, func, insert, select, update
 
+from ..domain.callers import HIDDEN_PERSON
 from ..domain.topics import DEAD_LETTER, dead_letter_topic, derive_dead_letter_id, matches
 from .backends.database import Commit, Database
 from .records import from_micros, to_micros
@@ -30,7 +31,8 @@ class TopicItem(NamedTuple):
     """An item: a payload that was published to a topic.
 
     `publisher` is a bare JID, "" once its data were deleted. `hops` is the number of agents that passed on the request which
-    published it. `dead_letter` says of an item that was not delivered to whom, and why not.
+    published it. `root` is the person behind that request: "" if it is the publisher, and `HIDDEN_PERSON` if not known.
+    `dead_letter` says of an item that was not delivered to whom, and why not.
     """
 
     item_id: str
@@ -40,6 +42,7 @@ class TopicItem(NamedTuple):
     payload: dict[str, Any]
     hops: int = 0
     dead_letter: dict[str, Any] | None = None
+    root: str = ""
 
 
 class TopicDelivery(NamedTuple):
@@ -193,6 +196,7 @@ class TopicRepository:
                 publisher=item.publisher,
                 published_at=to_micros(item.published_at),
                 hops=item.hops,
+                root=item.root,
                 # JSON with escapes only: PostgreSQL stores no NUL, and no database a lone surrogate.
                 payload=json.dumps(item.payload),
                 dead_letter=None if item.dead_letter is None else json.dumps(item.dead_letter),
@@ -383,6 +387,7 @@ def delete_topics_of_person(connection: Connection, agent: str, person: str) -> 
     connection.execute(delete(topic_deliveries).where(deliveries.agent == agent, deliveries.subscriber == person))
     published = update(topic_items).where(items.agent == agent, items.publisher == person).values(publisher="")
     item_count = connection.execute(published).rowcount
+    connection.execute(update(topic_items).where(items.agent == agent, items.root == person).values(root=HIDDEN_PERSON))
     letters = select(items.id, items.dead_letter).where(items.agent == agent, items.dead_letter.is_not(None))
     for row in connection.execute(letters).all():
         if (dead_letter := json.loads(row.dead_letter))["subscriber"] == person:
@@ -409,4 +414,5 @@ def _item(row: Any) -> TopicItem:
         json.loads(row.payload),
         row.hops,
         None if dead_letter is None else dict(dead_letter),
+        row.root,
     )

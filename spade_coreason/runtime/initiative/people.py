@@ -12,8 +12,8 @@ from ...contracts import AgentRequest, AnyBlock, MarkdownBlock, Notification
 from ...domain.callers import is_caller
 from ...domain.identifiers import NOTIFICATION_NAMESPACE
 from ...domain.jid import bare_jid, parse_jid
-from ...domain.messages import EVERY, MAX_ID_CHARACTERS, ROOT_SENDER
-from ...domain.topics import PUBLISHER
+from ...domain.messages import EVERY, MAX_ID_CHARACTERS
+from ...domain.topics import PUBLISHER, ROOT_SENDER
 from ..peers.peers import CURRENT_REQUEST
 from ..turns.current_journal import CURRENT_JOURNAL
 
@@ -91,7 +91,7 @@ def find_root(request: AgentRequest | None, agent: str) -> str:
     if request is None or EVERY in request.metadata:
         return ""
     metadata = request.metadata
-    root = metadata.get("occupant") or metadata.get(PUBLISHER) or metadata.get(ROOT_SENDER) or metadata.get("sender")
+    root = metadata.get("occupant") or metadata.get(ROOT_SENDER) or metadata.get(PUBLISHER) or metadata.get("sender")
     person = bare_jid(root) if isinstance(root, str) else ""
     return "" if person == agent else person
 

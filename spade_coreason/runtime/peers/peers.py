@@ -26,9 +26,8 @@ from ...domain.messages import (
     CHAIN,
     COMMAND_METADATA,
     DEADLINE,
-    HIDES_PERSON,
-    ROOT_SENDER,
     RequestContext,
+    find_root,
 )
 from ...domain.observability import spans
 from ...domain.observability.tracing import TURN_TRACE, TurnTrace
@@ -452,11 +451,9 @@ class Peers:
             raise PeerTimeoutError(bare_jid(jid), max(0.0, timeout), has_started=False)
         root_sender = ""
         if current is not None:
-            root_sender = metadata.get(ROOT_SENDER) or bare_jid(metadata.get("sender", ""))
-            if metadata.get(HIDES_PERSON) or is_caller(root_sender):
+            root_sender = find_root(metadata)
+            if root_sender != self._own_jid and jid not in self._trusted_agents:
                 root_sender = HIDDEN_PERSON  # else the peer would take this agent for the person
-            elif jid not in self._trusted_agents:
-                root_sender = ""
         hops = metadata.get("hops", 0) + 1
         context = RequestContext(hops, root_sender, chain, deadline, True, thoughts, traceparent=traceparent)
         thread = derive_thread(request.session_id, f"{peer} {request.request_id}" if separate else peer)

@@ -9,14 +9,15 @@ from uuid import UUID
 
 from ...contracts import AgentRequest
 from ...contracts.base import format_rfc3339
-from ...domain.access import AccessPolicy
-from ...domain.callers import refuse_caller
+from ...domain.access import AccessPolicy, TrustedAgents
+from ...domain.callers import HIDDEN_PERSON, refuse_caller
 from ...domain.identifiers import derive_thread
 from ...domain.jid import bare_jid
 from ...domain.messages import RequestContext
 from ...domain.topics import (
     DEAD_LETTER_METADATA,
     ITEM_METADATA,
+    ROOT_SENDER,
     TOPIC_ITEM,
     check_pattern,
     check_topic,
@@ -62,8 +63,10 @@ class TopicStore:
         requests: OpenRequests,
         sender: RequestSender,
         clock: Callable[[], datetime],
+        trusted_agents: TrustedAgents,
     ) -> None:
         self._jid = jid
+        self._trusted_agents = trusted_agents
         self._repository = repository
         self._requests = requests
         self._sender = sender
@@ -116,15 +119,19 @@ class TopicStore:
         if deliveries is not None:
             await deliveries.close()
 
-    async def publish(self, topic: str, payload: Mapping[str, Any], *, publisher: str, request_id: UUID, hops: int = 0) -> str:
+    async def publish(
+        self, topic: str, payload: Mapping[str, Any], *, publisher: str, request_id: UUID, hops: int = 0, root: str = ""
+    ) -> str:
         """Store an item with its deliveries in one transaction, and return its id.
 
-        `publisher` is a bare JID. The id derives from it and from `request_id`: an item that is published again is stored once.
-        ValueError for a wrong topic, for a publisher who is a caller of a door, and for an item that is too long to be
-        delivered, or its dead letter.
+        `publisher` is a bare JID, and `root` the person for whom it publishes, as `find_root` returns them; by default itself.
+        The id derives from `publisher` and `request_id`: an item that is published again is stored once. ValueError for a wrong
+        topic, for a publisher who is a caller of a door, and for an item that is too long to be delivered, or its dead letter.
         """
         item_id = derive_item_id(refuse_caller(publisher), request_id)
         item = TopicItem(item_id, check_topic(topic), publisher, self._clock(), dict(payload), hops)
+        if root != publisher:
+            item = item._replace(root=root)
         self._check_length(item)
         publication = await self._repository.publish(item, self._find_refusal)
         if self._deliveries is not None:
@@ -202,13 +209,16 @@ class TopicStore:
         description: dict[str, Any] = dict(zip(ITEM_METADATA, values, strict=True))
         if item.dead_letter is not None:
             description[DEAD_LETTER_METADATA] = item.dead_letter
+        root = item.root
+        if root and root != HIDDEN_PERSON and (subscriber in self._trusted_agents or subscriber == _LONG_JID):
+            description[ROOT_SENDER], root = root, ""
         request = AgentRequest(
             request_id=derive_delivery_id(item.item_id, subscriber, failures),
             session_id=session_id,
             payload=item.payload,
             metadata={TOPIC_ITEM: description},
         )
-        context = RequestContext(item.hops + 1, accepts_batches=True)
+        context = RequestContext(item.hops + 1, root and HIDDEN_PERSON, accepts_batches=True)
         thread = derive_thread(session_id, bare_jid(subscriber))
         return request.request_id, self._sender.encode_request(subscriber, request, thread, context)
 

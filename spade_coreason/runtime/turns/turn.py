@@ -23,7 +23,6 @@ from ...domain.messages import (
     HIDES_PERSON,
     NO_CONTEXT,
     ROOT_METADATA,
-    ROOT_SENDER,
     Completed,
     Failed,
     InboundRequest,
@@ -34,6 +33,7 @@ from ...domain.observability import spans
 from ...domain.observability.tracing import TURN_TRACE, TurnTrace
 from ...domain.texts.text import replace_lone_surrogates
 from ...domain.texts.translation import N_, translate
+from ...domain.topics import ROOT_SENDER
 from ...exceptions import LeaseLostError, StoreError, describe_for_log
 from ...memory import (
     CURRENT_DEFERRED_SYNCS,

@@ -1,4 +1,4 @@
-"""Which question an answer by a door names, when a question was shown, and who may decide it."""
+"""Which question an answer by a door names, when a question was shown, who may decide it, and who is behind an item."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -13,9 +13,11 @@ def upgrade() -> None:
     op.add_column("door_threads", sa.Column("question", sa.Text))
     op.add_column("questions", sa.Column("shown_at", Whole))
     op.add_column("questions", sa.Column("approvers", sa.Text))
+    op.add_column("topic_items", sa.Column("root", sa.Text, nullable=False, server_default=""))
 
 
 def downgrade() -> None:
+    op.drop_column("topic_items", "root")
     op.drop_column("questions", "approvers")
     op.drop_column("questions", "shown_at")
     op.drop_column("door_threads", "question")
