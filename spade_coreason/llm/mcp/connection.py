@@ -40,6 +40,10 @@ class MCPConnection:
     ) -> None:
         self.client: Client | None = None
         """The client, while the connection is open."""
+        self.call_count = 0
+        """The number of calls that wait for their result."""
+        self.is_forgotten = False
+        """True once the server does not know its session any more. It is closed after its last call."""
         self.settled = asyncio.Event()
         """Set when the connection is open, and when it is closed."""
         self._options = options

@@ -19,10 +19,15 @@ from .connection import MCPConnection, describe_error
 from .offers import Offer, Requirements, find_faults, find_risk, select_permitted
 from .options import ServerOptions
 from .results import render_result
+from .server_transports import LOST_SESSIONS
 
 _RETRY_DELAYS_S = (0.0, 1.0, 2.0, 5.0, 15.0, 60.0, 300.0)
 """Seconds before a restart, by the number of losses since the last result of a tool."""
 _CLOSE_TIMEOUT_S = 6.0
+_FORGETFUL = (
+    "does not know the session that it has just opened (HTTP 404), so the tool was not called; if there are several servers"
+    " behind its address, let each session stay at one"
+)
 
 
 class MCPServer:
@@ -81,11 +86,12 @@ class MCPServer:
         """Its name, and its program or its address."""
         return [self.name, self._options.url] if self._options.url else [self.name, *(self._options.command or ())]
 
-    async def call(self, offer: Offer, arguments: dict[str, Any]) -> str:
+    async def call(self, offer: Offer, arguments: dict[str, Any], *, is_repeated: bool = False) -> str:
         """Return the result of a tool. ToolError if the tool reports an error or cannot be called.
 
         A critical tool, or one of which the manifest has the hash, is not called if it is no longer as offered. When cancelled,
-        the server is told.
+        the server is told. If the server does not know its session any more, the call is sent once more in a new one
+        (`is_repeated`).
         """
         connection = await self._ensure_connected()
         assert connection.client is not None
@@ -93,16 +99,30 @@ class MCPServer:
         is_checked = tool in self.requirements or find_risk(offer, self.requirements) is RiskLevel.CRITICAL
         if is_checked and not any(other.tool == tool and other.hash == offer.hash for other in self.offers):
             raise ToolError(self.name, f"has changed {tool}, which was not called")
+        lost: list[str] = []
+        LOST_SESSIONS.set(lost)
+        connection.call_count += 1
         try:
             result = await connection.client.call_tool(tool, arguments)
         except asyncio.CancelledError:
             connection.refresh_tools()  # the server may hang; if so, this finds out
             raise
         except Exception as error:
-            if connection.is_closed:
+            if lost and is_repeated:
+                raise ToolError(self.name, _FORGETFUL) from error
+            if not lost and connection.is_closed:
                 raise ToolError(self.name, f"{self.problem or 'was disconnected'}, and did not answer") from error
-            connection.refresh_tools()  # the server may have been replaced or stopped
-            raise ToolError(self.name, f"reports: {describe_error(error)}") from error
+            if not lost:
+                connection.refresh_tools()  # the server may have been replaced or stopped
+                raise ToolError(self.name, f"reports: {describe_error(error)}") from error
+        finally:
+            connection.call_count -= 1
+            connection.is_forgotten |= bool(lost)
+            if connection.is_forgotten and not connection.call_count:  # the others may not have their answers yet
+                connection.close()
+        if lost:
+            await asyncio.wait({connection.task})
+            return await self.call(offer, arguments, is_repeated=True)
         self._loss_count = 0
         text = render_result(result)
         if result.is_error:

@@ -1,6 +1,7 @@
-"""An MCP server with the SDK: `python server.py LOG` by stdio, `python server.py LOG PORT` by streamable HTTP.
+"""An MCP server with the SDK: `python server.py LOG` by stdio, `python server.py LOG PORT [sessions [DESCRIPTION]]` by streamable HTTP.
 
-LOG receives a line for each event.
+LOG receives a line for each event. With `sessions` it speaks only the protocol before 2026, so that a client needs a session.
+DESCRIPTION is that of its tool `erase`.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any, cast
 
+import uvicorn
 from mcp.server.mcpserver import Context, Image, MCPServer
 from mcp_types import CallToolResult, TextContent, ToolAnnotations
 
@@ -68,6 +70,13 @@ async def wait() -> None:
         note("cancelled")
 
 
+@server.tool(description="".join(sys.argv[4:]) or None, annotations=ToolAnnotations(destructive_hint=True))
+def erase(name: str) -> str:
+    """Erases a file."""
+    note(f"erased {name}")
+    return f"erased {name}"
+
+
 @server.tool(annotations=ToolAnnotations(destructive_hint=True))
 def die() -> None:
     """Ends the server."""
@@ -93,8 +102,34 @@ async def learn(context: Context[Any]) -> None:
     await context.notify_tools_changed()
 
 
+def with_sessions_only(app: Any) -> Any:
+    """Answer `server/discover` as a server of the protocol before 2026 does, which knows no such method."""
+
+    async def respond(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            await app(scope, receive, send)
+            return
+        messages, has_more = [], scope["method"] == "POST"
+        while has_more:
+            messages.append(await receive())
+            has_more = messages[-1].get("more_body", False)
+        if b"server/discover" in b"".join(message.get("body", b"") for message in messages):
+            await send({"type": "http.response.start", "status": 404, "headers": []})
+            await send({"type": "http.response.body"})
+            return
+
+        async def replay() -> Any:
+            return messages.pop(0) if messages else await receive()
+
+        await app(scope, replay, send)
+
+    return respond
+
+
 note(f"began {os.getpid()}")
-if len(sys.argv) > 2:
+if len(sys.argv) > 3:
+    uvicorn.run(with_sessions_only(server.streamable_http_app()), port=int(sys.argv[2]), log_level="critical")
+elif len(sys.argv) > 2:
     server.run("streamable-http", port=int(sys.argv[2]))
 else:
     subprocess.Popen(["sleep", "600"])  # a child that outlives it unless its group is ended
