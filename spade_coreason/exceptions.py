@@ -453,11 +453,15 @@ class AnswerTooLongError(PeerError):
 
 
 class PeerFailedError(PeerError):
-    """The agent replied with an error. `code` is its code, if it gave one (`contracts.ErrorCode`)."""
+    """The agent replied with an error. `code` is its code, if it gave one (`contracts.ErrorCode`).
 
-    def __init__(self, jid: str, problem: str, code: int | None = None) -> None:
+    `has_asked` is true if it had waited for a person's answer. A request with another id would ask them again.
+    """
+
+    def __init__(self, jid: str, problem: str, code: int | None = None, *, has_asked: bool = False) -> None:
         super().__init__(jid, f"reports: {problem}")
         self.code = code
+        self.has_asked = has_asked
 
 
 def describe_for_log(error: BaseException) -> str:

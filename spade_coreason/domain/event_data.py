@@ -54,7 +54,7 @@ def event_data(event: TurnEvent, key: UUID) -> tuple[str, dict[str, Any]]:
             return "request.completed", {"conversation_id": conversation_id, "state": state, **usage_data}
         case Failed(message, code, recoverable, incident):
             failure = {"message": message, "code": code, "recoverable": recoverable, "incident": incident}
-            return "request.failed", failure
+            return "request.failed", {**failure, "has_asked": True} if event.has_asked else failure
         case Refused(message, code, retry_after_s):
             refusal = {"message": message, "code": code, "retry_after_s": retry_after_s}
             if code == ErrorCode.TOO_MANY_REQUESTS:

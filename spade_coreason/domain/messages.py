@@ -14,7 +14,7 @@ from .callers import HIDDEN_PERSON, is_caller
 from .channel_kinds import CHANNEL_KINDS, DEFAULT_CHANNEL, ChannelKind
 from .duplicates import NO_EVIDENCE, Evidence
 from .jid import bare_jid
-from .topics import DEAD_LETTER_METADATA, ITEM_METADATA, PUBLISHER, ROOT_SENDER
+from .topics import DEAD_LETTER_METADATA, ITEM_METADATA, PUBLISHER, ROOT_SENDER as ROOT_SENDER
 from .value import value
 
 
@@ -101,6 +101,8 @@ class Failed:
     incident: str | None = None
     is_reported: bool = False
     """True if an error block has reported the failure already."""
+    has_asked: bool = False
+    """True if the turn has waited for a person's answer: under another id it would ask again."""
 
 
 @value
@@ -244,8 +246,9 @@ def find_root(metadata: Mapping[str, Any]) -> str:
     An occupant of a room is hidden too. What is said in a room belongs to the room, and the other agent would use their
     variables.
     """
-    root = str(metadata.get(ROOT_SENDER, metadata.get(PUBLISHER, bare_jid(metadata.get("sender", "")))))
-    return HIDDEN_PERSON if not root or HIDES_PERSON in metadata or "room" in metadata or is_caller(root) else root
+    sender = bare_jid(metadata.get("sender", ""))
+    root = str(metadata.get(ROOT_SENDER, metadata.get(PUBLISHER, sender)))
+    return HIDDEN_PERSON if not root or HIDES_PERSON in metadata or "room" in metadata or is_caller(sender) else root
 
 
 MAY_CHANGE = frozenset({"redelivered", "preferred_language", "zone"})

@@ -24,7 +24,7 @@ TOPIC_ITEM = "topic_item"
 """The metadata in which a topic broker describes the item that it delivers."""
 PUBLISHER = "publisher"
 ROOT_SENDER = "root_sender"
-"""The metadata that names the person whom a request goes back to, if that is not its sender. Of an item it may be missing."""
+"""The metadata that names the person whom a request goes back to, if that is not its sender; "" if not known."""
 ITEM_METADATA = ("topic", PUBLISHER, "published_at", "item_id")
 """The metadata that the platform makes of that description, for an item from the configured broker."""
 DEAD_LETTER_METADATA = "dead_letter"
@@ -157,7 +157,7 @@ def read_item_metadata(description: object) -> dict[str, Any] | None:
     if is_caller(metadata[PUBLISHER]):
         metadata[PUBLISHER] = ""  # a broker could name any caller
     if isinstance(root := description.get(ROOT_SENDER), str):
-        metadata[ROOT_SENDER] = "" if is_caller(root) else root
+        metadata[ROOT_SENDER] = root if "@" in root and not is_caller(root) else ""
     if isinstance(dead_letter := description.get(DEAD_LETTER_METADATA), Mapping):
         metadata[DEAD_LETTER_METADATA] = dict(dead_letter)
     return metadata

@@ -12,9 +12,9 @@ from typing import Any, ClassVar
 from ..concurrency import DaemonThreads
 from ..contracts import AgentDefinition, AgentRequest, InlineToolDefinition, Interaction, ResponseHandler, SessionHandle
 from ..domain.history import turn_text
+from ..domain.messages import ROOT_SENDER
 from ..domain.texts.durations import format_duration
 from ..domain.texts.translation import translate
-from ..domain.topics import ROOT_SENDER
 from ..exceptions import ConfigError, CoReasonError, ModelError
 from ..memory import AgentInteractionMemory, TokenCounter, Usage, counter_for
 from ..runtime import Files, Peers, fetch
@@ -232,7 +232,7 @@ class LLMAgent:
         """Answer one request. When cancelled, close the request to the model and cancel its tools."""
         name = self._manifest.metadata.name
         turn_usage = TurnUsage(name, self._model.models[0], session)
-        person = str(request.metadata.get(ROOT_SENDER, session.identity.id))  # a budget counts for them, whoever asks for them
+        person = str(request.metadata.get(ROOT_SENDER) or session.identity.id)  # a budget counts for them, whoever asks
         meter = BudgetMeter(self._budgets, self._usage, turn_usage, person, _conversation_id(request, session))
         guard = self._guardrails.for_turn(name, response, meter)
         try:

@@ -22,8 +22,7 @@ from sqlalchemy import Connection, Select, delete, func, null, select, update
 
 from ..domain.callers import is_caller
 from ..domain.channel_kinds import DOOR, PERSON, PROGRAM, ROOM, SCHEDULE_CHANNEL
-from ..domain.messages import InboundRequest
-from ..domain.topics import ROOT_SENDER
+from ..domain.messages import ROOT_SENDER, InboundRequest
 from .audit import erase_person_entries
 from .backends.database import Database
 from .incidents import delete_incidents_by_number

@@ -268,7 +268,7 @@ topic_items = Table(
     Column("hops", Integer, nullable=False),
     Column("payload", Text, nullable=False),
     Column("dead_letter", Text),
-    Column("root", Text, nullable=False, server_default=""),
+    Column("root", Text),
     UniqueConstraint("agent", "item_id"),
     Index("topic_items_by_topic", "agent", "topic", "id"),
 )
@@ -282,6 +282,7 @@ topic_deliveries = Table(
     Column("topic", Text, nullable=False),
     Column("failures", Integer, nullable=False),
     Column("error", Text, nullable=False),
+    Column("parked", Integer),
     PrimaryKeyConstraint("item", "subscriber"),
     Index("topic_deliveries_by_subscriber", "agent", "subscriber", "item"),
 )

@@ -9,9 +9,8 @@ from datetime import datetime
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
-from sqlalchemy import Connection, Select, delete, func, insert, select, update
+from sqlalchemy import Connection, Select, delete, func, insert, or_, select, update
 
-from ..domain.callers import HIDDEN_PERSON
 from ..domain.topics import DEAD_LETTER, dead_letter_topic, derive_dead_letter_id, matches
 from .backends.database import Commit, Database
 from .records import from_micros, to_micros
@@ -230,17 +229,26 @@ class TopicRepository:
         query = select(topic_deliveries.c.subscriber).where(topic_deliveries.c.agent == self._agent).distinct()
         return [row.subscriber for row in await self._fetch(query)]
 
-    async def load_deliveries(self, subscriber: str, skipped_topics: Iterable[str], limit: int) -> list[TopicDelivery]:
-        """Return the oldest deliveries to a subscriber, in the order of their items. Those of some topics are skipped."""
+    async def load_deliveries(
+        self, subscriber: str, skipped_topics: Iterable[str], limit: int, with_parked: bool = True
+    ) -> list[TopicDelivery]:
+        """Return the oldest deliveries to a subscriber, in the order of their items.
+
+        Those of some topics are skipped, and unless `with_parked` those that wait for a person's answer.
+        """
         query = self._select_deliveries().where(
-            topic_deliveries.c.subscriber == subscriber, topic_deliveries.c.topic.not_in(list(skipped_topics))
+            topic_deliveries.c.subscriber == subscriber,
+            topic_deliveries.c.topic.not_in(list(skipped_topics)),
+            or_(with_parked, topic_deliveries.c.parked.is_(None)),
         )
         rows = await self._fetch(query.order_by(topic_deliveries.c.item).limit(limit))
         return [_delivery(row) for row in rows]
 
     async def load_older(self, before: datetime, limit: int) -> list[TopicDelivery]:
-        """Return deliveries of items that were published before a time."""
-        query = self._select_deliveries().where(topic_items.c.published_at < to_micros(before))
+        """Return deliveries of items that were published before a time, except those that wait for a person's answer."""
+        query = self._select_deliveries().where(
+            topic_items.c.published_at < to_micros(before), topic_deliveries.c.parked.is_(None)
+        )
         return [_delivery(row) for row in await self._fetch(query.order_by(topic_deliveries.c.item).limit(limit))]
 
     def complete(self, delivery: TopicDelivery) -> Commit[Any]:
@@ -249,9 +257,9 @@ class TopicRepository:
             lambda connection: connection.execute(delete(topic_deliveries).where(*_is(delivery))).rowcount
         )
 
-    async def record_failure(self, delivery: TopicDelivery, failures: int, error: str) -> None:
-        """Store the number of failures of a delivery, and the last one."""
-        values = {"failures": failures, "error": error[:MAX_ERROR_CHARACTERS]}
+    async def record_failure(self, delivery: TopicDelivery, failures: int, error: str, parked: int | None = None) -> None:
+        """Store the number of failures of a delivery, and the last one; or that the subscriber waits for a person's answer."""
+        values = {"failures": failures, "error": error[:MAX_ERROR_CHARACTERS], "parked": parked}
         statement = update(topic_deliveries).where(*_is(delivery)).values(values)
         await self._database.write(lambda connection: connection.execute(statement))
 
@@ -379,15 +387,16 @@ def is_dead_letter(topic: str) -> bool:
 def delete_topics_of_person(connection: Connection, agent: str, person: str) -> tuple[int, int]:
     """Delete the subscriptions of a person, the items that wait for it, and its name at all items.
 
+    Items that an agent has published for it lose the name of the agent too: it is not known any more who is behind them.
     Return the number of subscriptions, and of items that it had published. Run this inside a transaction of the writer.
     """
     subscriptions, deliveries, items = topic_subscriptions.c, topic_deliveries.c, topic_items.c
     statement = delete(topic_subscriptions).where(subscriptions.agent == agent, subscriptions.subscriber == person)
     subscription_count = connection.execute(statement).rowcount
     connection.execute(delete(topic_deliveries).where(deliveries.agent == agent, deliveries.subscriber == person))
-    published = update(topic_items).where(items.agent == agent, items.publisher == person).values(publisher="")
+    named = or_(items.publisher == person, items.root == person)
+    published = update(topic_items).where(items.agent == agent, named).values(publisher="", root="")
     item_count = connection.execute(published).rowcount
-    connection.execute(update(topic_items).where(items.agent == agent, items.root == person).values(root=HIDDEN_PERSON))
     letters = select(items.id, items.dead_letter).where(items.agent == agent, items.dead_letter.is_not(None))
     for row in connection.execute(letters).all():
         if (dead_letter := json.loads(row.dead_letter))["subscriber"] == person:
@@ -414,5 +423,5 @@ def _item(row: Any) -> TopicItem:
         json.loads(row.payload),
         row.hops,
         None if dead_letter is None else dict(dead_letter),
-        row.root,
+        row.root or "",
     )

@@ -24,10 +24,6 @@ from .server_transports import LOST_SESSIONS
 _RETRY_DELAYS_S = (0.0, 1.0, 2.0, 5.0, 15.0, 60.0, 300.0)
 """Seconds before a restart, by the number of losses since the last result of a tool."""
 _CLOSE_TIMEOUT_S = 6.0
-_FORGETFUL = (
-    "does not know the session that it has just opened (HTTP 404), so the tool was not called; if there are several servers"
-    " behind its address, let each session stay at one"
-)
 
 
 class MCPServer:
@@ -99,7 +95,7 @@ class MCPServer:
         is_checked = tool in self.requirements or find_risk(offer, self.requirements) is RiskLevel.CRITICAL
         if is_checked and not any(other.tool == tool and other.hash == offer.hash for other in self.offers):
             raise ToolError(self.name, f"has changed {tool}, which was not called")
-        lost: list[str] = []
+        lost: list[Any] = []
         LOST_SESSIONS.set(lost)
         connection.call_count += 1
         try:
@@ -108,13 +104,17 @@ class MCPServer:
             connection.refresh_tools()  # the server may hang; if so, this finds out
             raise
         except Exception as error:
-            if lost and is_repeated:
-                raise ToolError(self.name, _FORGETFUL) from error
-            if not lost and connection.is_closed:
-                raise ToolError(self.name, f"{self.problem or 'was disconnected'}, and did not answer") from error
-            if not lost:
+            problem = f"reports: {describe_error(error)}"
+            if lost:
+                problem = (
+                    "does not know the session that it has just opened (HTTP 404), and did not run the call; if there are"
+                    " several servers behind its address, let each session stay at one"
+                )
+            elif connection.is_closed:
+                problem = f"{self.problem or 'was disconnected'}, and did not answer"
+            if not lost or is_repeated:
                 connection.refresh_tools()  # the server may have been replaced or stopped
-                raise ToolError(self.name, f"reports: {describe_error(error)}") from error
+                raise ToolError(self.name, problem) from error
         finally:
             connection.call_count -= 1
             connection.is_forgotten |= bool(lost)

@@ -14,7 +14,6 @@ from asyncio.subprocess import SubprocessStreamProtocol
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from contextvars import ContextVar
-from http import HTTPStatus
 from typing import Any, TypeAlias
 
 import anyio
@@ -43,8 +42,8 @@ _EXIT_WAIT_S = 1.0
 _TAIL_BYTES = 2000
 _READ_TIMEOUT_S = 300.0
 """Seconds after which a silent stream of events is opened again."""
-LOST_SESSIONS: ContextVar[list[str]] = ContextVar("lost_sessions")
-"""The ids of the sessions that a server did not know (HTTP 404) when it got the call of this task, which it did not run."""
+LOST_SESSIONS: ContextVar[list[httpx2.Response]] = ContextVar("lost_sessions")
+"""The responses by which a server does not know the session of this task's call (HTTP 404). It has not run the call."""
 
 
 class _ProgramProtocol(SubprocessStreamProtocol):
@@ -230,8 +229,8 @@ async def open_http(options: ServerOptions, on_output: Callable[[str], None]) ->
             on_output(f"HTTP {response.status_code} {response.reason_phrase}".strip())
         # Not a GET: it asks for the rest of a result that has begun.
         request = response.request
-        if response.status_code == HTTPStatus.NOT_FOUND and request.method == "POST" and "mcp-session-id" in request.headers:
-            LOST_SESSIONS.get([]).append(request.headers["mcp-session-id"])
+        if response.status_code == httpx2.codes.NOT_FOUND and request.method == "POST" and "mcp-session-id" in request.headers:
+            LOST_SESSIONS.get([]).append(response)
 
     assert options.url is not None
     headers = {"Accept-Encoding": "identity"} | {name: value.get_secret_value() for name, value in options.headers.items()}

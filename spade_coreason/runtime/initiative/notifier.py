@@ -29,9 +29,8 @@ from ...domain.initiative.notifications import (
     describe_reason,
 )
 from ...domain.jid import bare_jid
-from ...domain.messages import Bounce, Completed, InboundRequest
+from ...domain.messages import ROOT_SENDER, Bounce, Completed, InboundRequest
 from ...domain.preferences import DEFAULT_PREFERENCES, Preferences
-from ...domain.topics import ROOT_SENDER
 from ...exceptions import StoreError
 from ...storage import Commit, StoredNotification, TurnRecord, from_micros
 from ..channels import OutboundMessage

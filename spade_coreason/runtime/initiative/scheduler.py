@@ -14,7 +14,6 @@ from uuid import UUID, uuid5
 
 from ...contracts import Missed, Schedule
 from ...domain.access import AccessPolicy
-from ...domain.callers import is_caller
 from ...domain.channel_kinds import (
     CHANNEL_KINDS,
     DUE_IN_ROOM,
@@ -27,9 +26,18 @@ from ...domain.channel_kinds import (
 from ...domain.identifiers import SCHEDULE_NAMESPACE
 from ...domain.initiative.schedules import CronTimes, decide_missed
 from ...domain.jid import bare_jid
-from ...domain.messages import DUE_AT, EVERY, NO_CONTEXT, REPLY_THREAD, SCHEDULE, InboundRequest, Refused, RequestContext
+from ...domain.messages import (
+    DUE_AT,
+    EVERY,
+    NO_CONTEXT,
+    REPLY_THREAD,
+    ROOT_SENDER,
+    SCHEDULE,
+    InboundRequest,
+    Refused,
+    RequestContext,
+)
 from ...domain.texts.json_text import dump_json
-from ...domain.topics import ROOT_SENDER
 from ...storage import SUSPENDED, WAITING, AgentRepository, Commit, SaveStep, StoredSchedule, from_micros, to_micros
 from ..intake.request_intake import RequestIntake
 from .decorator import EveryHandler
@@ -298,8 +306,7 @@ def make_request(stored: StoredSchedule, due_at: datetime) -> InboundRequest:
         metadata[EVERY] = origin["name"]
     if REPLY_THREAD in origin:
         metadata[REPLY_THREAD] = origin[REPLY_THREAD]
-    account = stored.root if is_caller(stored.owner) else ""
-    if stored.root and not account and "address" not in origin:
+    if stored.root and "address" not in origin:
         metadata[ROOT_SENDER] = stored.root
     stored_context = origin.get("context", {})
     known = {name: stored_context[name] for name in RequestContext._fields if name in stored_context}
@@ -317,7 +324,6 @@ def make_request(stored: StoredSchedule, due_at: datetime) -> InboundRequest:
         owner=stored.owner,
         address=origin.get("address", ""),
         nickname=origin.get("nickname", ""),
-        account=account,
         channel_name=SCHEDULE_CHANNEL,
     )
 

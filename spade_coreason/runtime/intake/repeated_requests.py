@@ -230,5 +230,7 @@ def _rebuild_events(body: str, conversation_id: str) -> list[TurnEvent]:
         return [*events, Completed(conversation_id, meta.get("state", "active"), find_token_counts(meta.get("usage", {})))]
     error = UserErrorBlock.model_validate({**output["error"], "technical_details": None})
     code = int(error.code or ErrorCode.INTERNAL)
-    failure = Failed(error.user_message, code, error.recoverable, meta.get("incident"), is_reported=True)
+    failure = Failed(
+        error.user_message, code, error.recoverable, meta.get("incident"), is_reported=True, has_asked="has_asked" in meta
+    )
     return [*events, BlockEmitted(error), failure]

@@ -225,4 +225,5 @@ def _raise_if_failed(jid: str, final_event: ReplyEvent, timeout_s: float) -> Non
     if final_event.type == "request.parked":
         raise PeerParkedError(jid, final_event.request_id)
     if final_event.type == "request.failed":
-        raise PeerFailedError(jid, message, code if isinstance(code, int) else None)
+        known_code = code if isinstance(code, int) else None
+        raise PeerFailedError(jid, message, known_code, has_asked="has_asked" in final_event.data)

@@ -35,7 +35,6 @@ QUESTION, APPROVAL = "question", "approval"
 _SAMPLES: tuple[Any, ...] = (None, "", {})
 """Values whose check shows if a JSON Schema is one."""
 _MIN_TIMEOUT = timedelta(minutes=1)
-_UNKNOWN = "it is not known who asks, so no one can approve it; see access.trusted_domains and rooms"
 _REFUSED = "refused"
 """The key of the result of a step whose question could not be asked: the reason."""
 
@@ -219,8 +218,6 @@ class TurnQuestions:
     def _make_approval(
         self, step: DurableStep, call: ApprovalCall, approvers: str | None, timeout: timedelta | None
     ) -> AskedQuestion:
-        if self._incoming.context.hides_person:
-            raise ValueError(_UNKNOWN)  # a broker that is not trusted names a publisher
         requester = self._find_requester()
         people = self._sink.find_approvers(approvers, requester)
         text, code = describe_call(call.name, call.arguments), make_approval_code()
@@ -232,8 +229,8 @@ class TurnQuestions:
         root = incoming.stored_root
         if root is None:
             return "" if incoming.owner == self._sink.agent else incoming.owner
-        if not root:
-            raise ValueError(_UNKNOWN)
+        if not root or incoming.context.hides_person:  # a broker that is not trusted may name any publisher
+            raise ValueError("it is not known who asks, so no one can approve it; see access.trusted_domains and rooms")
         return root
 
     def _find_person(self, to: str | None) -> str:

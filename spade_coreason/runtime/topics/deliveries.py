@@ -3,6 +3,9 @@
 A delivery stays in the database until its subscriber has answered. What fails is repeated with back-off; after the last attempt
 the item becomes a dead letter. An unreachable subscriber costs no attempt: its deliveries wait.
 
+A delivery whose subscriber has asked a person has begun. The next item follows. It is sent again, as the same request, until
+the reply is there. If that is a failure, the item is a dead letter, because another request would ask the person again.
+
 A subscription lasts as long as the right to it. It is checked at the start, when access changes, at each publication and before
 each delivery. A refused one is removed, with the items that wait because of it.
 """
@@ -21,6 +24,7 @@ from ...contracts import ErrorCode
 from ...exceptions import (
     PeerError,
     PeerFailedError,
+    PeerParkedError,
     PeerRefusedError,
     PeerTimeoutError,
     PeerUnavailableError,
@@ -49,6 +53,8 @@ _MAX_RETRIES_UNTIL_LONGEST_DELAY = 30
 _MAX_FAILED_DELAY_S = 300.0
 _MAX_UNREACHABLE_DELAY_S = 3600.0
 _RETENTION_INTERVAL_S = 3600.0
+_PARKED = ""
+"""The key, among topics, of the deliveries that wait for a person's answer."""
 
 Deliver: TypeAlias = Callable[[TopicDelivery, float], Awaitable[None]]
 """A function that delivers an item, and waits so many seconds for its reply. PeerError if the item was not accepted."""
@@ -282,7 +288,9 @@ class _SubscriberQueue:
             return True
         skipped = {*self._topic_tasks, *self._retry_at}
         by_topic: dict[str, list[TopicDelivery]] = {}
-        for delivery in await self._deliveries.repository.load_deliveries(self._subscriber, skipped, _PAGE):
+        for delivery in await self._deliveries.repository.load_deliveries(
+            self._subscriber, skipped, _PAGE, _PARKED not in skipped
+        ):
             by_topic.setdefault(delivery.item.topic, []).append(delivery)
         for topic, waiting in list(by_topic.items())[:room]:
             batch = waiting[:1] if self._unreachable_attempts else waiting
@@ -297,10 +305,11 @@ class _SubscriberQueue:
                 if self._deliveries.find_refusal(self._subscriber, topic) is not None:
                     await self._deliveries.remove_refused([self._subscriber])
                     break
-                if not await self._attempt(delivery):
+                if (has_ended := await self._attempt(delivery)) is False:
                     break
                 # Awaited only after the last one: what is repeated after a crash is answered without another run.
-                commit = self._deliveries.repository.complete(delivery)
+                if has_ended:
+                    commit = self._deliveries.repository.complete(delivery)
             if commit is not None:
                 await commit  # or the next page would have it again
         except StoreError as error:
@@ -314,10 +323,18 @@ class _SubscriberQueue:
             self.wake()
             self._deliveries.notify()
 
-    async def _attempt(self, delivery: TopicDelivery) -> bool:
-        """Deliver an item. Return True if the next one of its topic may follow."""
+    async def _attempt(self, delivery: TopicDelivery) -> bool | None:
+        """Deliver an item. Return True if it has ended, and None if its subscriber waits for a person's answer.
+
+        In both cases the next one of its topic may follow.
+        """
         try:
             await self._deliveries.deliver(delivery, self._deliveries.policy.timeout_s)
+        except PeerParkedError as error:
+            self._unreachable_attempts = 0
+            await self._deliveries.repository.record_failure(delivery, delivery.failures, str(error), True)
+            self._retry_after(_PARKED, self._deliveries.policy.delay_s(8, _MAX_FAILED_DELAY_S))
+            return None
         except (PeerTimeoutError, PeerUnavailableError) as error:
             log.info("%s: an item waits: %s", self._deliveries.agent, error)
             self._back_off()
@@ -331,19 +348,25 @@ class _SubscriberQueue:
         return True
 
     async def _on_failed(self, delivery: TopicDelivery, error: PeerError) -> bool:
-        """Count a failure, and plan the next attempt. After the last one the item is a dead letter."""
+        """Count a failure, and plan the next attempt. After the last one the item is a dead letter.
+
+        A refusal for a time does not count, so that the id stays: the subscriber may have the request already.
+        """
         self._unreachable_attempts = 0
-        policy, failures = self._deliveries.policy, delivery.failures + 1
-        if failures >= policy.attempts or isinstance(error, RequestTooLongError):
+        wait_s = error.retry_after_s if isinstance(error, PeerRefusedError) else None
+        policy, failures = self._deliveries.policy, delivery.failures + (wait_s is None)
+        has_asked = isinstance(error, PeerFailedError) and error.has_asked
+        if has_asked or failures >= policy.attempts or isinstance(error, RequestTooLongError):
             await self._deliveries.drop(delivery, str(error))
             return True
         log.info("%s: an item was not accepted, attempt %d: %s", self._deliveries.agent, failures, error)
         await self._deliveries.repository.record_failure(delivery, failures, str(error))
         delay_s = policy.delay_s(failures, _MAX_FAILED_DELAY_S)
-        if isinstance(error, PeerRefusedError) and error.retry_after_s is not None:
-            delay_s = max(delay_s, min(error.retry_after_s, _MAX_FAILED_DELAY_S))
-        self._retry_at[delivery.item.topic] = asyncio.get_running_loop().time() + delay_s
+        self._retry_after(delivery.item.topic, max(delay_s, min(wait_s or 0.0, _MAX_FAILED_DELAY_S)))
         return False
+
+    def _retry_after(self, topic: str, delay_s: float) -> None:
+        self._retry_at[topic] = asyncio.get_running_loop().time() + delay_s
 
     def _back_off(self) -> None:
         """Let all deliveries wait, longer each time."""

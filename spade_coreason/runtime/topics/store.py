@@ -10,7 +10,7 @@ from uuid import UUID
 from ...contracts import AgentRequest
 from ...contracts.base import format_rfc3339
 from ...domain.access import AccessPolicy, TrustedAgents
-from ...domain.callers import HIDDEN_PERSON, refuse_caller
+from ...domain.callers import refuse_caller
 from ...domain.identifiers import derive_thread
 from ...domain.jid import bare_jid
 from ...domain.messages import RequestContext
@@ -129,9 +129,8 @@ class TopicStore:
         topic, for a publisher who is a caller of a door, and for an item that is too long to be delivered, or its dead letter.
         """
         item_id = derive_item_id(refuse_caller(publisher), request_id)
-        item = TopicItem(item_id, check_topic(topic), publisher, self._clock(), dict(payload), hops)
-        if root != publisher:
-            item = item._replace(root=root)
+        own_root = "" if root == publisher else root
+        item = TopicItem(item_id, check_topic(topic), publisher, self._clock(), dict(payload), hops, None, own_root)
         self._check_length(item)
         publication = await self._repository.publish(item, self._find_refusal)
         if self._deliveries is not None:
@@ -209,16 +208,15 @@ class TopicStore:
         description: dict[str, Any] = dict(zip(ITEM_METADATA, values, strict=True))
         if item.dead_letter is not None:
             description[DEAD_LETTER_METADATA] = item.dead_letter
-        root = item.root
-        if root and root != HIDDEN_PERSON and (subscriber in self._trusted_agents or subscriber == _LONG_JID):
-            description[ROOT_SENDER], root = root, ""
+        if item.root:
+            description[ROOT_SENDER] = item.root if subscriber in self._trusted_agents else ""
         request = AgentRequest(
             request_id=derive_delivery_id(item.item_id, subscriber, failures),
             session_id=session_id,
             payload=item.payload,
             metadata={TOPIC_ITEM: description},
         )
-        context = RequestContext(item.hops + 1, root and HIDDEN_PERSON, accepts_batches=True)
+        context = RequestContext(item.hops + 1, accepts_batches=True)
         thread = derive_thread(session_id, bare_jid(subscriber))
         return request.request_id, self._sender.encode_request(subscriber, request, thread, context)
 

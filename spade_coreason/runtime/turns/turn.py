@@ -23,6 +23,7 @@ from ...domain.messages import (
     HIDES_PERSON,
     NO_CONTEXT,
     ROOT_METADATA,
+    ROOT_SENDER,
     Completed,
     Failed,
     InboundRequest,
@@ -33,7 +34,6 @@ from ...domain.observability import spans
 from ...domain.observability.tracing import TURN_TRACE, TurnTrace
 from ...domain.texts.text import replace_lone_surrogates
 from ...domain.texts.translation import N_, translate
-from ...domain.topics import ROOT_SENDER
 from ...exceptions import LeaseLostError, StoreError, describe_for_log
 from ...memory import (
     CURRENT_DEFERRED_SYNCS,
@@ -416,6 +416,8 @@ class Turn:
             meta[ROOT_SENDER] = root  # so that the data of a person are found who has not written to this agent
         if usage:
             meta["usage"] = usage
+        if isinstance(final_event, Failed) and final_event.has_asked:
+            meta["has_asked"] = True
         if isinstance(final_event, Failed) and final_event.incident is not None:
             meta["incident"] = final_event.incident
         elif self.changes.is_ended:

@@ -287,6 +287,8 @@ class RequestHandler:
         usage = sum_usage(output.events) if output.events else {}
         if usage and isinstance(final_event, Completed):
             final_event = replace(final_event, usage=find_token_counts(usage))
+        if was_parked and isinstance(final_event, Failed):
+            final_event = replace(final_event, has_asked=True)
         final_messages = output.finish(final_event)
         text = turn.encode(usage, final_event)
 

@@ -163,7 +163,7 @@ async def test_a_second_404_is_an_error_that_says_what_to_do() -> None:
     async with call_forgetful_server(breaks_off=False) as (server, result):
         assert server.calls == ["1", "2"]
         assert result == (
-            "error: the MCP server web does not know the session that it has just opened (HTTP 404), so the tool was not called;"
+            "error: the MCP server web does not know the session that it has just opened (HTTP 404), and did not run the call;"
             " if there are several servers behind its address, let each session stay at one"
         )
 

@@ -1,4 +1,7 @@
-"""Which question an answer by a door names, when a question was shown, who may decide it, and who is behind an item."""
+"""Which question an answer by a door names, when a question was shown, who may decide it, and who is behind an item.
+
+A delivery of an item may wait for a person, too.
+"""
 
 import sqlalchemy as sa
 from alembic import op
@@ -13,10 +16,12 @@ def upgrade() -> None:
     op.add_column("door_threads", sa.Column("question", sa.Text))
     op.add_column("questions", sa.Column("shown_at", Whole))
     op.add_column("questions", sa.Column("approvers", sa.Text))
-    op.add_column("topic_items", sa.Column("root", sa.Text, nullable=False, server_default=""))
+    op.add_column("topic_items", sa.Column("root", sa.Text))
+    op.add_column("topic_deliveries", sa.Column("parked", sa.Integer))
 
 
 def downgrade() -> None:
+    op.drop_column("topic_deliveries", "parked")
     op.drop_column("topic_items", "root")
     op.drop_column("questions", "approvers")
     op.drop_column("questions", "shown_at")
