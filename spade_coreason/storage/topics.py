@@ -239,7 +239,7 @@ class TopicRepository:
         query = self._select_deliveries().where(
             topic_deliveries.c.subscriber == subscriber,
             topic_deliveries.c.topic.not_in(list(skipped_topics)),
-            or_(with_parked, topic_deliveries.c.parked.is_(None)),
+            topic_deliveries.c.parked.is_(None) | with_parked,
         )
         rows = await self._fetch(query.order_by(topic_deliveries.c.item).limit(limit))
         return [_delivery(row) for row in rows]

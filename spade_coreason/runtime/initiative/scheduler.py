@@ -372,7 +372,8 @@ def _dump_origin(incoming: InboundRequest, *, is_job: bool) -> str:
     if is_job and reaches_person and not (incoming.is_from_room and not is_room):
         origin[REPLY_THREAD] = _find_thread(incoming)
     given = incoming.context
-    context = {"hops": given.hops, "root_sender": given.root_sender, "hides_person": given.hides_person}
+    is_hidden = given.hides_person or (incoming.stored_root == "" and not incoming.address)
+    context = {"hops": given.hops, "root_sender": given.root_sender, "hides_person": is_hidden}
     if any(context.values()):
         origin["context"] = context
     return json.dumps(origin)
