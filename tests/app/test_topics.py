@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import signal
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -42,6 +43,17 @@ class JournalReader:
         if request.payload["title"] == "hold":
             await eventually((self._directory / "release").exists)
         self._note("ends", request)
+
+    @subscribe("orders/+")
+    async def on_order(self, request: AgentRequest, session: Session, response: Response) -> None:
+        self._note("begins", request)
+        await session.run_approved("refund", self._refund, request.payload["title"])
+        if request.payload["title"] == "fails":
+            await response.error("the till is closed")
+        self._note("ends", request)
+
+    def _refund(self, title: str) -> None:
+        append_line(self._directory / "journal", "refunds", "orders/1", title)
 
     def _note(self, phase: str, request: AgentRequest) -> None:
         append_line(self._directory / "journal", phase, request.metadata.get("topic"), request.payload.get("title"))
@@ -91,6 +103,16 @@ class Newsroom:
             while await self.count_subscribers() != number:  # noqa: ASYNC110 - it has no event here
                 await asyncio.sleep(0.2)  # there is a limit of commands
 
+    async def wait_for_waiting(self, number: int) -> None:
+        """Wait until so many items wait for the subscriber."""
+        async with asyncio.timeout(TIMEOUT_S):
+            while not any(
+                f": {number} items wait" in event.data["content"]
+                async for event in self._client.run_command(self._jid, "/topics")
+                if event.type == "block.markdown"
+            ):
+                await asyncio.sleep(0.2)  # there is a limit of commands
+
     @property
     def access_of_client(self) -> dict[str, Any]:
         """The rules of access that admit the client alone."""
@@ -107,8 +129,8 @@ class Newsroom:
 
 
 @asynccontextmanager
-async def run_newsroom(server: XmppServer, directory: Path) -> AsyncIterator[Newsroom]:
-    """Run a broker and a reader on a server."""
+async def run_newsroom(server: XmppServer, directory: Path, *operators: str) -> AsyncIterator[Newsroom]:
+    """Run a broker and a reader on a server, with further operators."""
     accounts = {name: await server.account() for name in ("broker", "reader", "client")}
     jid, client_jid = (bare_jid(accounts[name][0]) for name in ("broker", "client"))
     agents: dict[str, dict[str, Any]] = {
@@ -122,7 +144,7 @@ async def run_newsroom(server: XmppServer, directory: Path) -> AsyncIterator[New
             "server": server.settings,
             "data_dir": str(directory / name),
             "peers": {"topics": jid},
-            "access": {"operators": [client_jid]},
+            "access": {"operators": [client_jid, *operators]},
             "agents": [{"jid": account, "password": password, **agent}],
         }
         configuration = directory / f"{name}.yaml"
@@ -200,6 +222,66 @@ async def test_a_killed_subscriber_gets_the_item_on_which_it_worked_again(real_s
         await eventually(lambda: "after" in room.phases("ends", "news/sport"))
         assert room.phases("ends", "news/sport") == ["hold", "after"]
         assert room.phases("begins", "news/sport") == ["hold", "hold", "after"]
+
+
+class Approver:
+    """A person's client that collects the codes of approvals, and how often each order was asked for."""
+
+    def __init__(self, client: StockClient) -> None:
+        self.client = client
+        self.codes: dict[str, str] = {}
+        self.asked: Counter[str] = Counter()
+
+    async def wait_for(self, *titles: str) -> None:
+        """Wait until an approval of each order was asked for."""
+        while not {*titles} <= self.codes.keys():
+            body = str((await self.client.answer())["body"])
+            if (code := re.search(r"/approve ([A-Z0-9]{6})", body)) is None:
+                continue
+            [title] = [title for title in titles if title in body]
+            self.codes[title] = code[1]
+            self.asked[title] += 1
+
+    def approve(self, agent: str, title: str) -> None:
+        self.client.send(f"/approve {self.codes[title]}", agent)
+
+
+async def test_an_item_that_waits_for_its_approval_is_approved_and_run_once_over_kills_of_both_sides(
+    real_server: XmppServer, tmp_path: Path
+) -> None:
+    account = await real_server.account()
+    async with (
+        StockClient(*account, real_server) as client,
+        run_newsroom(real_server, tmp_path, bare_jid(account[0])) as room,
+    ):
+        boss, reader = Approver(client), room.account_of("reader")[0]
+        await room.publish("orders/1", "first", "second", "fails", "third")
+        await boss.wait_for("first", "second", "fails", "third")  # none holds up the next ones
+        for process in (room.broker, room.reader, room.broker):
+            await process.signal(signal.SIGKILL)
+            await process.start()
+            await room.wait_for_subscribers(1)
+        boss.approve(reader, "second")
+        await eventually(lambda: room.phases("ends", "orders/1") == ["second"])
+        # The broker is away while the reader goes on, and is killed once more after it.
+        await room.broker.signal(signal.SIGKILL)
+        for title in ("fails", "first"):
+            boss.approve(reader, title)
+        await eventually(lambda: "first" in room.phases("ends", "orders/1"))
+        await room.reader.signal(signal.SIGKILL)
+        await room.reader.start()
+        await room.broker.start()
+        boss.approve(reader, "third")
+        await eventually(lambda: "third" in room.phases("ends", "orders/1"))
+        await room.publish("orders/1", "last")
+        await boss.wait_for("last")
+        boss.approve(reader, "last")
+        await eventually(lambda: "last" in room.phases("ends", "orders/1"))
+        await room.wait_for_waiting(0)
+        assert Counter(room.phases("refunds", "orders/1")) == Counter(["first", "second", "fails", "third", "last"])
+        assert boss.asked == Counter(["first", "second", "fails", "third", "last"])
+        assert await room.reader.signal(signal.SIGTERM) == 0
+        assert await room.broker.signal(signal.SIGTERM) == 0
 
 
 @pytest.mark.parametrize("right", ["rule", "access"])

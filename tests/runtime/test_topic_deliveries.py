@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from spade_coreason.contracts import ErrorCode
 from spade_coreason.exceptions import (
     PeerError,
     PeerFailedError,
+    PeerParkedError,
     PeerRefusedError,
     PeerTimeoutError,
     PeerUnavailableError,
@@ -123,7 +126,7 @@ async def test_an_unreachable_subscriber_is_tried_again_by_itself(database: Data
         await eventually(lambda: network.accepted == ["item"])
 
 
-FAILURES = [PeerFailedError(BOB, "it broke", 500), PeerRefusedError(BOB, "refuses: later", 0.001), PeerError(BOB, "is odd")]
+FAILURES = [PeerFailedError(BOB, "it broke", 500), PeerRefusedError(BOB, "refuses: never"), PeerError(BOB, "is odd")]
 
 
 @pytest.mark.parametrize("failure", FAILURES, ids=str)
@@ -133,6 +136,99 @@ async def test_a_failure_is_counted_and_tried_again(database: Database, failure:
         await publish(deliveries, "item")
         await eventually(lambda: network.accepted == ["item"])
     assert network.attempts == [("item", 0), ("item", 1), ("item", 2)]
+
+
+async def test_a_refusal_for_a_time_does_not_count_and_keeps_the_id_of_the_request(database: Database) -> None:
+    network = Network(item=[PeerRefusedError(BOB, "refuses: too many", 0.001)] * 5)
+    async with run_deliveries(database, network, attempts=2, retry_s=0.001) as deliveries:
+        await publish(deliveries, "item")
+        await eventually(lambda: network.accepted == ["item"])
+    assert network.attempts == [("item", 0)] * 6
+
+
+# A subscriber that asks a person
+
+PARKED = PeerParkedError(BOB, "1")
+ASKED_AND_FAILED = PeerFailedError(BOB, "it broke", 500, has_asked=True)
+
+
+async def test_a_parked_delivery_lets_the_next_item_follow_and_ends_with_the_answer(database: Database) -> None:
+    network = Network(item=[PARKED] * 3)
+    async with run_deliveries(database, network, attempts=1, retry_s=0.001) as deliveries:
+        for item in ("item", "next", "last"):
+            await publish(deliveries, item)
+        await eventually(lambda: len(network.accepted) == 3)
+        assert await deliveries.repository.list_waiting_subscribers() == []
+    assert network.accepted == ["next", "last", "item"]
+    assert {failures for _, failures in network.attempts} == {0}
+
+
+async def test_parked_deliveries_hold_up_nothing_however_many_they_are(database: Database) -> None:
+    network = Network(**{f"parked {number}": [PARKED] * 2 for number in range(150)})  # more than two pages
+    async with run_deliveries(database, network, retry_s=0.01) as deliveries:
+        for number in range(150):
+            await publish(deliveries, f"parked {number}")
+        await publish(deliveries, "next")
+        await eventually(lambda: network.accepted[:1] == ["next"])
+        await eventually(lambda: len(network.accepted) == 151)
+    assert {failures for _, failures in network.attempts} == {0}
+
+
+LATER_FAILURES = [UNREACHABLE[0], UNREACHABLE[1], UNREACHABLE[2], PeerRefusedError(BOB, "refuses: too many", 0.001)]
+
+
+@pytest.mark.parametrize("failure", LATER_FAILURES, ids=str)
+async def test_no_failure_of_the_way_changes_the_id_of_a_parked_request(database: Database, failure: PeerError) -> None:
+    network = Network(item=[PARKED, failure, PARKED, failure, failure, PARKED])
+    async with run_deliveries(database, network, attempts=2, retry_s=0.001) as deliveries:
+        await publish(deliveries, "item")
+        await eventually(lambda: network.accepted == ["item"])
+        assert await deliveries.repository.load_newest("$dead-letter/news", 10) == []
+    assert network.attempts == [("item", 0)] * 7
+
+
+@pytest.mark.parametrize("problems", [[ASKED_AND_FAILED], [PARKED, ASKED_AND_FAILED]], ids=["unheard", "heard"])
+async def test_a_failure_after_the_answer_makes_a_dead_letter_at_once(database: Database, problems: list[PeerError]) -> None:
+    """Also if the broker never heard that the request was parked: another id would ask the person again."""
+    network = Network(item=[*problems])
+    async with run_deliveries(database, network, attempts=10, retry_s=0.001) as deliveries:
+        await publish(deliveries, "item")
+        await eventually(lambda: not network.problems["item"])
+        while await deliveries.repository.list_waiting_subscribers():
+            await deliveries.wait_for_change()
+        [letter] = await deliveries.repository.load_newest("$dead-letter/news", 10)
+    assert letter.dead_letter is not None
+    assert letter.dead_letter["error"] == f"{BOB} reports: it broke"
+    assert {failures for _, failures in network.attempts} == {0}
+
+
+async def test_a_broker_that_starts_again_sends_a_parked_request_under_its_id(database: Database) -> None:
+    for round_number in range(3):
+        network = Network(item=[PARKED])
+        async with run_deliveries(database, network) as deliveries:
+            if not round_number:
+                await publish(deliveries, "item")
+            await publish(deliveries, f"next {round_number}")
+            await eventually(lambda: bool(network.accepted))  # noqa: B023 - it is awaited in this round
+            await wait_until_quiet(deliveries)
+            assert await deliveries.purge() == 0
+        assert network.attempts == [("item", 0), (f"next {round_number}", 0)]
+        assert network.accepted == [f"next {round_number}"]
+
+
+async def test_an_item_that_waits_for_a_person_is_not_too_old(database: Database) -> None:
+    network = Network(item=[PARKED], lost=[UNREACHABLE[0]])
+    async with run_deliveries(database, network) as deliveries:
+        await publish(deliveries, "item")
+        await wait_until_quiet(deliveries)
+        await publish(deliveries, "lost", "other")
+        await wait_until_quiet(deliveries)
+        deliveries.policy = replace(deliveries.policy, days=0.5)
+        deliveries.clock = lambda: NOW + timedelta(days=1)
+        await deliveries.purge()
+        assert await deliveries.repository.load_newest("$dead-letter/news", 10) == []
+        assert len(await deliveries.repository.load_newest("$dead-letter/other", 10)) == 1
+        assert len(await deliveries.repository.load_newest("news", 10)) == 1
 
 
 async def test_the_last_failure_makes_a_dead_letter_and_the_next_item_follows(database: Database) -> None:
