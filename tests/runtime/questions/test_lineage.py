@@ -232,18 +232,30 @@ def test_other_agents_learn_the_person_behind_a_request_or_that_they_are_hidden(
     assert find_root(metadata) == person
 
 
-async def test_an_item_of_a_broker_that_is_not_trusted_is_not_approved() -> None:
+@pytest.mark.parametrize(
+    ("metadata", "asked"),
+    [
+        ({"publisher": BOSS}, [OTHER_BOSS]),
+        ({"publisher": PRESS}, [BOSS, OTHER_BOSS]),
+        ({"publisher": PRESS, "root_sender": ""}, []),
+    ],
+)
+@pytest.mark.parametrize("path", ["approve 5", "later, approve 5", "ask vault, approve 5"])
+async def test_of_an_item_of_another_platform_the_broker_names_the_person_and_no_one_is_asked_if_they_are_hidden(
+    path: str, metadata: dict[str, Any], asked: list[str]
+) -> None:
+    """The broker is configured, so that its word counts here. It is not trusted: agents that are asked learn no name."""
     async with run_agents(BOSS, OTHER_BOSS) as t:
         await t.settled()
-        runner = t.runners[DESK]
-        item = make_incoming(PROGRAM, BROKER, metadata={"publisher": PRESS, "topic": "orders"}, request_id=uuid4())
-        item = replace(item, payload={"path": ["approve 5"]}, context=NO_CONTEXT._replace(hops=1, hides_person=True))
-        runner.intake.receive(item)
+        item = make_incoming(PROGRAM, BROKER, metadata={"topic": "orders", **metadata}, request_id=uuid4())
+        item = replace(item, payload={"path": path.split(", ")}, context=NO_CONTEXT._replace(hops=1, hides_person=True))
+        t.runners[DESK].intake.receive(item)
         await t.settled()
-        assert await load_questions(t, OTHER_BOSS) == []
-        desk = t.agent
-        assert isinstance(desk, Walker)
-        assert "it is not known who asks" in str(desk.refusals)
+        expected = [] if path.startswith("ask") else asked
+        assert [person for person in (BOSS, OTHER_BOSS) if await load_questions(t, person)] == expected
+        walkers = [walker for walker in t.built_agents.values() if isinstance(walker, Walker)]
+        refusals = [refusal for walker in walkers for refusal in walker.refusals]
+        assert bool(expected) != ("it is not known who asks" in str(refusals))
 
 
 def test_the_name_of_a_caller_or_of_no_person_is_none_in_an_item() -> None:

@@ -1,7 +1,7 @@
 """An MCP server with the SDK: `python server.py LOG` by stdio, `python server.py LOG PORT` by streamable HTTP.
 
-LOG receives a line for each event. `python server.py LOG PORT sessions [DESCRIPTION]` speaks only the protocol before 2026, so that
-a client needs a session. DESCRIPTION is that of its tool `erase`.
+LOG receives a line for each event. `python server.py LOG PORT sessions [DESCRIPTION]` speaks only the protocol before 2026, so
+that a client needs a session. DESCRIPTION is that of its tool `erase`.
 """
 
 from __future__ import annotations
