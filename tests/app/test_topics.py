@@ -110,7 +110,7 @@ class Newsroom:
     async def wait_until_nothing_waits(self) -> None:
         """Wait until no item waits for the subscriber."""
         async with asyncio.timeout(TIMEOUT_S):
-            while ": 0 items wait" not in await self.read_topics():
+            while ": 0 items wait" not in await self.read_topics():  # noqa: ASYNC110 - it has no event here
                 await asyncio.sleep(0.2)  # there is a limit of commands
 
     @property
