@@ -164,7 +164,8 @@ async def test_a_parked_delivery_lets_the_next_item_follow_and_ends_with_the_ans
 
 
 async def test_parked_deliveries_hold_up_nothing_however_many_they_are(database: Database) -> None:
-    network = Network(**{f"parked {number}": [PARKED] * 2 for number in range(150)})  # more than two pages
+    problems: dict[str, list[PeerError]] = {f"parked {number}": [PARKED] * 2 for number in range(150)}  # more than two pages
+    network = Network(**problems)
     async with run_deliveries(database, network, retry_s=0.01) as deliveries:
         for number in range(150):
             await publish(deliveries, f"parked {number}")

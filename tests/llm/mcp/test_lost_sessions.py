@@ -78,7 +78,7 @@ async def test_an_approved_call_is_not_used_up_by_a_server_that_has_forgotten_it
 async def test_calls_that_find_their_session_forgotten_at_once_run_once_each(tmp_path: Path) -> None:
     calls = tool_call_answer(*(("files__add", {"a": number, "b": 1}) for number in range(5)))
     async with SdkServer(tmp_path / "log") as server:
-        options = {"mcp": {"files": server.options}, "limits": {"tool_timeout_s": TIMEOUT_S}}
+        options: dict[str, Any] = {"mcp": {"files": server.options}, "limits": {"tool_timeout_s": TIMEOUT_S}}
         async with run_helper_agent(text_answer("Yes."), calls, text_answer("Done."), **options) as (model, t):
             await t.ask("are you there?")
             await server.restart()
