@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from uuid import UUID, uuid4
@@ -16,8 +16,15 @@ from uuid import UUID, uuid4
 import pytest
 
 from spade_coreason import AgentDefinition, AgentRequest, PeerAnswer, PeerError, Peers, Response, Retry, Session
-from spade_coreason.exceptions import PeerFailedError, PeerRefusedError, PeerTimeoutError, PeerUnavailableError
-from tests.support.hosting import Echo, OnlineAgent, Tunnel, record_sent, run_agent
+from spade_coreason.exceptions import (
+    ApprovalRefusedError,
+    PeerFailedError,
+    PeerRefusedError,
+    PeerTimeoutError,
+    PeerUnavailableError,
+)
+from spade_coreason.testing import ApprovalPolicy
+from tests.support.hosting import UNLIMITED, Echo, OnlineAgent, Tunnel, record_sent, run_agent
 from tests.support.servers.clients import StockClient
 from tests.support.servers.federation import EAST, NOWHERE, WEST, federate, find_s2s_addresses
 from tests.support.servers.prosody import installed
@@ -238,6 +245,36 @@ async def test_a_person_is_named_only_if_both_sides_trust_the_other_domain(
     ):
         expected = alice.jid if west_trusts and east_trusts else "an agent"
         assert await alice.ask("go", relay.jid) == expected
+
+
+class Vault:
+    """Pays when it is approved, and says why nobody may approve it."""
+
+    manifest = AgentDefinition.simple("vault")
+
+    async def assist(self, request: AgentRequest, session: Session, response: Response) -> None:
+        try:
+            await session.run_approved("pay", str, 5)
+        except ApprovalRefusedError as error:
+            await response.markdown(error.problem)
+
+
+@pytest.mark.parametrize(("west_trusts", "east_trusts"), [(True, True), (True, False), (False, True)])
+async def test_an_approver_does_not_decide_what_they_ask_for_through_an_agent_of_another_platform(
+    west_trusts: bool, east_trusts: bool, federation: Servers, tmp_path: Path
+) -> None:
+    west, east = federation
+    account = await west.account()
+    policy = replace(UNLIMITED, approvals=ApprovalPolicy(operators=(account[0],)))
+    trusted_by_west, trusted_by_east = [EAST] if west_trusts else [], [WEST] if east_trusts else []
+    async with (
+        run_agent(Vault(), east, tmp_path, access=[WEST], policy=policy, trusted_domains=trusted_by_east) as vault,
+        run_agent(lambda peers: Relay(peers, vault.jid), west, tmp_path, trusted_domains=trusted_by_west) as relay,
+        StockClient(*account, west) as alice,
+    ):
+        is_known = west_trusts and east_trusts
+        expected = f"no one but {alice.jid} may approve this" if is_known else "it is not known who asks"
+        assert expected in await alice.ask("go", relay.jid)
 
 
 @pytest.mark.parametrize("missing", ["the agent", "the server"])
