@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from hashlib import sha256
+from itertools import chain, count
 from secrets import choice
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
@@ -16,6 +17,7 @@ from uuid import UUID
 from pydantic_core import from_json
 
 from ..contracts import RiskLevel
+from .texts.approval_mark import MARK, quote_forgeries
 from .texts.json_text import dump_json
 from .texts.translation import translate
 
@@ -26,7 +28,12 @@ MAX_OPEN_QUESTIONS = 20
 MAX_TIMEOUT = timedelta(days=7)
 """The longest time that a question waits. So long, a repeated request of a program is recognised."""
 MAX_CALL_CHARACTERS = 1500
-"""The most characters of the arguments of a call that is to be approved. A person has to read all of them."""
+"""The most characters of the arguments of a call that is to be approved, as a person has to read them."""
+_MAX_MARKS = 4
+"""The most combining marks on a letter. More of them cover what is around it."""
+_RIGHT_TO_LEFT = {"R", "AL", "AN"}
+_OTHER_DIRECTION = {"L", "EN", "AN"}
+"""Letters from left to right, and digits, which are read so in every text (Unicode Standard Annex 9)."""
 _CODE_LETTERS = "ABCDEFGHJKMNPQRSTVWXYZ23456789"  # without those that are taken for others
 _CODE_CHARACTERS = 6
 BLANK = frozenset(
@@ -175,47 +182,76 @@ def parse_value(text: str, schema: Mapping[str, Any]) -> Any:
 
 def describe_question(text: str, code: str, choices: Sequence[str]) -> str:
     """Return the text of a question with the ways to answer it, in Markdown."""
-    lines = [text, ""]
+    lines = [text]
     if choices:
-        lines += [f"{number}. {choice}" for number, choice in enumerate(choices, 1)]
+        lines += ["", *(f"{number}. {choice}" for number, choice in enumerate(choices, 1))]
         hint = translate("Answer with a choice or its number, or write: /answer {code} CHOICE", code=code)
     else:
         hint = translate("Reply to this message, or write: /answer {code} YOUR ANSWER", code=code)
-    return "\n".join([*lines, "", hint] if choices else [text, "", hint])
+    return quote_forgeries("\n".join([*lines, "", hint]))
 
 
-def describe_call(name: str, arguments: object) -> str:
-    """Return what a person has to read of a call before they approve it: its name and all arguments, as canonical JSON.
+def describe_call(name: str, arguments: Mapping[str, object] | Sequence[object], names: Sequence[str] = ()) -> str:
+    """Return what a person has to read of a call before they approve it: its name, and each argument with its name.
 
-    Control and direction characters are escaped, so that nothing is hidden. ValueError if it is too long to be read.
+    Each name and each value, as canonical JSON, has a line of its own. A line that mixes directions, in which its parts are
+    shown in another order than they have, is followed by the same line with escapes. Nothing is hidden. `names` are those of
+    the positional arguments; further ones have numbers. ValueError if it is too long to be read.
     """
-    text = escape_hidden(dump_json(arguments, is_canonical=True))
+    if isinstance(arguments, Mapping):
+        pairs = [(key if key.isidentifier() else dump_json(key), arguments[key]) for key in sorted(arguments)]
+    else:
+        pairs = list(zip(chain(names, map(str, count(len(names) + 1))), arguments, strict=False))
+    lines = [_show(line) for key, value in pairs for line in (f"{key}:", dump_json(value, is_canonical=True))]
+    text = "\n".join(lines)
     if len(text) > MAX_CALL_CHARACTERS:
         raise ValueError(
             f"{name}: its arguments have {len(text):,} characters (limit: {MAX_CALL_CHARACTERS:,}), too many to be approved in"
             " a chat; pass a reference, such as an id"
         )
-    return f"{escape_hidden(name)}({text})"
+    return "\n".join([_show(name), *lines])
+
+
+def _show(text: str) -> str:
+    shown = escape_hidden(text)
+    directions = set(map(unicodedata.bidirectional, shown))
+    if directions & _RIGHT_TO_LEFT and directions & _OTHER_DIRECTION:
+        return f"{shown}\n{escape_turned(shown)}"
+    return shown
+
+
+def escape_turned(text: str) -> str:
+    """Return a text with an escape in place of each character that is written from right to left."""
+    return "".join(_escape(char) if unicodedata.bidirectional(char) in _RIGHT_TO_LEFT else char for char in text)
 
 
 def escape_hidden(text: str) -> str:
     """Return a text with an escape in place of each character that is not seen, or that changes how others are seen."""
-    return "".join(
-        char if char == " " or (unicodedata.category(char)[0] not in "CZ" and char not in BLANK) else json.dumps(char)[1:-1]
-        for char in text
-    )
+    shown, marks = list[str](), 0
+    for char in text:
+        kind = unicodedata.category(char)[0]
+        marks = marks + 1 if kind == "M" else 0
+        is_seen = char == " " or (kind not in "CZ" and char not in BLANK and marks <= _MAX_MARKS)
+        shown.append(char if is_seen else _escape(char))
+    return "".join(shown)
+
+
+def _escape(char: str) -> str:
+    return json.dumps(char)[1:-1]
 
 
 def describe_approval(call: str, requester: str, code: str, time_left: str) -> str:
     """Return the text by which a person is asked to approve a call, in Markdown. The platform writes it, no model does."""
     fence = "`" * max(3, _longest_run(call) + 1)
-    asked_by = (
-        translate("{person} asks for this. It needs your approval:", person=requester)
-        if requester
-        else translate("This needs your approval:")
-    )
     answer = translate("Write /approve {code} or /deny {code}. It ends in {time}.", code=code, time=time_left)
-    return f"{asked_by}\n\n{fence}\n{call}\n{fence}\n\n{answer}"
+    return f"{describe_asker(requester)}\n\n{fence}\n{call}\n{fence}\n\n{answer}"
+
+
+def describe_asker(requester: str) -> str:
+    """Return the first line of an approval, which begins with the mark that nothing of an agent begins with."""
+    if requester:
+        return f"{MARK} {translate('{person} asks for this. It needs your approval:', person=requester)}"
+    return f"{MARK} {translate('This needs your approval:')}"
 
 
 def _longest_run(text: str) -> int:

@@ -32,6 +32,7 @@ from ..domain.messages import (
     TurnEvent,
     reply_id_prefix,
 )
+from ..domain.texts.approval_mark import MARK, quote_forgeries
 from ..domain.texts.text import FENCE, hold_open_character
 from ..domain.texts.translation import translate
 from ..domain.value import value
@@ -178,7 +179,7 @@ class PersonEncoder(ReplyEncoder):
         if isinstance(event, StreamChunk):
             self._streams[event.stream_id].chunks.append(event.chunk)
         elif isinstance(event, TextEmitted):
-            text = self.style(event.content) if event.short_text is None else event.short_text
+            text = self._show(event.content) if event.short_text is None else event.short_text
             messages = self._decide_with_links(text, event.links) if event.links else self._decide_text(text)
             if event.choices and messages:
                 messages[-1] = replace(messages[-1], choices=event.choices)
@@ -191,18 +192,18 @@ class PersonEncoder(ReplyEncoder):
             self._stream_count += 1
         elif isinstance(event, StreamEnded):
             stream = self._streams.pop(event.stream_id)
-            text = self.style(stream.text) if event.short_text is None else event.short_text
+            text = self._show(stream.text) if event.short_text is None else event.short_text
             return self._write_all(self._decide_with_links(text, event.links, stream))
         elif isinstance(event, BlockEmitted):
             block = event.block
             if isinstance(block, ThinkingBlock):
                 return self._write_all(self._decide_thought(block))
-            text = self.render_block(block) if event.short_text is None else event.short_text
+            text = quote_forgeries(self.render_block(block)) if event.short_text is None else event.short_text
             return self._write_all(self._decide_with_links(text, event.links))
         elif isinstance(event, StreamAborted):
             stream = self._streams.pop(event.stream_id)
             if event.replacement is not None:
-                return self._write_all(self._decide_text(self.style(event.replacement), stream))
+                return self._write_all(self._decide_text(self._show(event.replacement), stream))
             if stream.text.strip():
                 return self._write_interrupted(stream, translate("interrupted: {reason}", reason=translate(event.reason)))
         elif isinstance(event, Failed | Refused):
@@ -232,6 +233,11 @@ class PersonEncoder(ReplyEncoder):
         shown = [stream for stream in self._streams.values() if stream.version_count]
         return [content for stream in shown for content in self._write_interrupted(stream, translate("taken back"))]
 
+    def _show(self, markdown: str) -> str:
+        """Return a Markdown text as a person reads it. Its entities are characters then, so it is looked through again."""
+        text = self.style(markdown)
+        return text if markdown.startswith(MARK) else quote_forgeries(text)  # only the text of an approval begins with it
+
     def _write_all(self, messages: list[PersonMessage]) -> list[str]:
         contents = []
         for message in messages:  # a loop costs a third less than a comprehension or `map`, for one message
@@ -252,7 +258,7 @@ class PersonEncoder(ReplyEncoder):
     def _decide_version(self, stream: LiveMessage) -> PersonMessage:
         """Return the current text of a stream, as far as one message holds it."""
         stream.shown_chunks = len(stream.chunks)
-        text = self._cut_to_fit(hold_open_character(self.clean_text(self.style(stream.text)).strip()).strip())
+        text = self._cut_to_fit(hold_open_character(self.clean_text(self._show(stream.text)).strip()).strip())
         replaced_id = self._replaced_id(stream)
         number, stream.version_count = stream.version_count, stream.version_count + 1
         is_first = not (number or self._options.is_rerun)
@@ -270,7 +276,7 @@ class PersonEncoder(ReplyEncoder):
             return []
         message_id = content_id(f"{self._id_prefix}-t", self._thought_count, text)
         self._thought_count += 1
-        return [self._decide_transient(message_id, self._cut_to_fit(self.style_thought(text)), "thought")]
+        return [self._decide_transient(message_id, self._cut_to_fit(quote_forgeries(self.style_thought(text))), "thought")]
 
     def _decide_transient(
         self, message_id: str, text: str, kind: MessageKind, replaced_id: str | None = None, is_reply: bool = False
@@ -296,7 +302,7 @@ class PersonEncoder(ReplyEncoder):
 
     def _write_interrupted(self, stream: LiveMessage, reason: str) -> list[str]:
         """Write the text of a stream with a mark that it ends too soon, and the reason."""
-        text = append_mark(self.style(stream.text).rstrip(), f"… ({reason})")
+        text = append_mark(self._show(stream.text).rstrip(), f"… ({reason})")
         return self._write_all(self._decide_text(text, stream))
 
     def _decide_text(self, text: str, stream: LiveMessage | None = None, *, is_link: bool = False) -> list[PersonMessage]:
@@ -315,8 +321,12 @@ class PersonEncoder(ReplyEncoder):
             is_reply, self._is_reply = self._is_reply, False
         if is_link or len(text) * 12 <= self._text_bytes or self.measure(text) <= self._text_bytes:
             return [self._decide_message(text, replaced_id, is_reply, is_link)]
-        first, *others = self.split(text, self._text_bytes)
-        return [self._decide_message(first, replaced_id, is_reply), *map(self._decide_message, others)]
+        # A part may begin with what stood within a line. The mark of a quotation takes at most eight bytes.
+        first, *others = self.split(text, self._text_bytes - 8)
+        return [
+            self._decide_message(first, replaced_id, is_reply),
+            *(self._decide_message(quote_forgeries(other)) for other in others),
+        ]
 
     def _decide_message(
         self, text: str, replaced_id: str | None = None, is_reply: bool = False, is_link: bool = False

@@ -27,6 +27,7 @@ from mcp_types import (
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from ...contracts import ErrorCode
+from ...domain.texts.approval_mark import quote_forgeries
 from ...exceptions import StoreError
 from ..caller import Caller
 from ..channel import DoorEvent, DoorReply
@@ -303,8 +304,9 @@ class AgentToolCall:
             f"The agent waits for your answer. Call this tool again with the same arguments, "
             f'{names["request_id"]}="{self._request_name}", {names["question"]}="{question.id}" and {names["answer"]}.'
         )
-        is_error = self._tool.outputs is not None
-        return self._notice("\n".join(lines), is_error=is_error, state="input-required", question=question.id)
+        text, is_error = quote_forgeries("
+".join(lines)), self._tool.outputs is not None
+        return self._notice(text, is_error=is_error, state="input-required", question=question.id)
 
     def _make_pending(self) -> CallToolResult:
         """Return a result that says how to ask again."""

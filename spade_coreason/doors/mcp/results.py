@@ -10,6 +10,7 @@ from urllib.parse import unquote, urlsplit
 from mcp_types import ContentBlock, ResourceLink, TextContent
 
 from ...contracts.json_schema import find_problems
+from ...domain.texts.approval_mark import quote_forgeries
 from ...domain.texts.links import is_link
 from ..channel import DoorEvent
 
@@ -118,7 +119,7 @@ def _find_link_name(text: str) -> str | None:
 
 def _with_choices(text: str, choices: Sequence[Mapping[str, str]]) -> str:
     lines = [f"- {one['value']}" + (f": {one['label']}" if one["label"] != one["value"] else "") for one in choices]
-    return "\n".join([text, *lines])
+    return quote_forgeries("\n".join([text, *lines]))
 
 
 def make_meta(**values: Any) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple
 
 from pydantic_core import to_json
 
+from ...domain.texts.approval_mark import quote_forgeries
 from ..channel import DoorEvent
 from ..doors import CallerQuestion
 
@@ -132,4 +133,4 @@ def show_question(question: CallerQuestion) -> str:
 
 
 def _add_choices(text: str, choices: list[str]) -> str:
-    return "\n".join([text, *(["", *(f"- {choice}" for choice in choices)] if choices else [])])
+    return quote_forgeries("\n".join([text, *(["", *(f"- {choice}" for choice in choices)] if choices else [])]))

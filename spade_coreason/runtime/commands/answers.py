@@ -7,9 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 from ...domain.forms.fields import Choice, Field, FieldError, FieldKind
+from ...domain.questions import describe_asker, escape_turned
+from ...domain.texts.approval_mark import quote_forgeries
 from ...domain.texts.json_text import dump_json
 from ...domain.texts.translation import N_, translate
 from ...operations.initiative.questions import (
+    APPROVAL,
     MAX_ANSWER_CHARACTERS,
     MAX_CODE_CHARACTERS,
     MAX_REASON_CHARACTERS,
@@ -117,7 +120,7 @@ async def _find_deny_step(invocation: Invocation) -> FormStep | None:
 async def _find_decision_step(invocation: Invocation, field: Field) -> FormStep | None:
     approvals = await _find_questions(invocation, "approval")
     chosen = _find_chosen(approvals, invocation)
-    return _make_step(approvals, chosen, _describe_call(chosen) if chosen else "", (field,))
+    return _make_step(approvals, chosen, f"{describe_asker(chosen.requester)}\n{chosen.text}" if chosen else "", (field,))
 
 
 async def _find_questions(invocation: Invocation, kind: str) -> list[OwnQuestion]:
@@ -146,7 +149,11 @@ def _make_step(
 
 
 def _list_codes(questions: Sequence[OwnQuestion]) -> tuple[Choice, ...]:
-    return tuple(Choice(question.code, _shorten(f"{question.code}: {question.text}")) for question in questions)
+    return tuple(Choice(question.code, _shorten(f"{question.code}: {_make_label(question)}")) for question in questions)
+
+
+def _make_label(question: OwnQuestion) -> str:
+    return escape_turned(question.text) if question.kind == APPROVAL else question.text
 
 
 def _shorten(text: str) -> str:
@@ -154,17 +161,10 @@ def _shorten(text: str) -> str:
     return shown if len(shown) <= _MAX_LABEL_CHARACTERS else f"{shown[: _MAX_LABEL_CHARACTERS - 1]}…"
 
 
-def _describe_call(approval: OwnQuestion) -> str:
-    if not approval.requester:
-        return f"{translate('This needs your approval:')}\n{approval.text}"
-    asked_by = translate("{person} asks for this. It needs your approval:", person=approval.requester)
-    return f"{asked_by}\n{approval.text}"
-
-
 def _make_fields(question: OwnQuestion) -> tuple[Field, ...]:
     """Return the fields of the answer: one to choose from, those of a flat schema, or a text."""
     if question.choices:
-        return (Field("text", _LABEL, "choice", True, None, tuple(Choice(each, each) for each in question.choices)),)
+        return (Field("text", _LABEL, "choice", True, None, tuple(map(_make_choice, question.choices))),)
     schema = question.schema or {}
     properties = schema.get("properties")
     if schema.get("type") == "object" and isinstance(properties, Mapping) and 0 < len(properties) <= _MAX_FIELDS:
@@ -180,11 +180,15 @@ def _make_fields(question: OwnQuestion) -> tuple[Field, ...]:
     return (_make_field("text", _LABEL, schema, True) or _TEXT,)
 
 
+def _make_choice(text: str) -> Choice:
+    return Choice(text, quote_forgeries(text))
+
+
 def _make_field(name: str, label: str, schema: Mapping[str, Any], is_required: bool) -> Field | None:
     """Return the field of a value that a schema describes; None if it has parts of its own."""
-    allowed = schema.get("enum")
+    label, allowed = quote_forgeries(label), schema.get("enum")
     if isinstance(allowed, list) and allowed and all(isinstance(each, str) for each in allowed):
-        return Field(name, label, "choice", is_required, None, tuple(Choice(each, each) for each in allowed))
+        return Field(name, label, "choice", is_required, None, tuple(map(_make_choice, allowed)))
     kind = _KINDS.get(str(schema.get("type")))
     return None if kind is None else Field(name, label, kind, is_required)
 

@@ -11,6 +11,7 @@ from types import NoneType, SimpleNamespace, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from ...domain.forms.fields import CONVERSATION_FIELD, Choice, Field, FieldKind
+from ...domain.texts.approval_mark import quote_forgeries
 from .model import Audience
 
 Method = TypeVar("Method", bound=Callable[..., Awaitable[str | None]])
@@ -48,7 +49,7 @@ def command(name: str, description: str, audience: Audience = "everybody", /, **
         raise TypeError(f"@command: {name!r} is no name; write small letters, digits and hyphens, such as weather")
 
     def decorate(method: Method) -> Method:
-        setattr(method, _MARK, (name, description, _fields(name, method, labels), audience))
+        setattr(method, _MARK, (name, quote_forgeries(description), _fields(name, method, labels), audience))
         return method
 
     return decorate
@@ -93,11 +94,11 @@ def _field(name: str, parameter: Parameter, annotation: Any, labels: Mapping[str
     choices: tuple[Choice, ...] = ()
     if get_origin(annotation) is Literal and all(isinstance(value, str) and value for value in get_args(annotation)):
         kind: FieldKind = "choice"
-        choices = tuple(Choice(value, value) for value in get_args(annotation))
+        choices = tuple(Choice(value, quote_forgeries(value)) for value in get_args(annotation))
     elif annotation in _KINDS:
         kind = _KINDS[annotation]
     else:
         problem = f"{parameter} cannot be a field; annotate it with str, int, bool or a Literal of texts"
         raise TypeError(f'@command("{name}"): {problem}')
-    label = labels.get(parameter.name, parameter.name.replace("_", " "))
+    label = quote_forgeries(labels.get(parameter.name, parameter.name.replace("_", " ")))
     return Field(parameter.name, label, kind, is_required, None if is_required else parameter.default, choices)

@@ -25,6 +25,7 @@ from ...domain.questions import (
     describe_question,
     find_answer,
 )
+from ...domain.texts.approval_mark import MARK, quote_forgeries
 from ...domain.texts.durations import format_duration
 from ...domain.texts.json_text import dump_json
 from ...domain.texts.translation import translate, use_language
@@ -230,7 +231,8 @@ class QuestionDesk:
         with use_language(self._languages.of_person(person)):
             text, choices = self._describe(question)
             if is_reminder:
-                text = translate("A reminder: this still waits for you.") + f"\n\n{text}"
+                reminder = translate("A reminder: this still waits for you.")
+                text = f"{MARK} {reminder}\n\n{text}" if question.kind == APPROVAL else f"{reminder}\n\n{text}"
         content = dump_json({"question": text, "choices": choices})
         root = question.requester if question.requester != person else ""
         notice_id = str(derive_notice_id(question.question_id, person, "reminder" if is_reminder else "question"))
@@ -240,7 +242,7 @@ class QuestionDesk:
         """Return the text of a question, and its choices: pairs of value and label."""
         if question.kind != APPROVAL:
             return describe_question(question.text, question.code, question.choices), [
-                [each, each] for each in question.choices
+                [each, quote_forgeries(each)] for each in question.choices
             ]
         time_left = format_duration((from_micros(question.expires_at) - self._clock()).total_seconds())
         buttons = [

@@ -23,12 +23,13 @@ from ...domain.questions import (
     describe_question,
     make_approval_code,
 )
+from ...domain.texts.approval_mark import quote_forgeries
 from ...domain.texts.json_text import dump_json
 from ...domain.texts.translation import translate
 from ...exceptions import ApprovalDeniedError, ApprovalExpiredError, ApprovalRefusedError, QuestionExpiredError
 from ..turns.output import TurnOutput
 from ..turns.step_journal import StepJournal
-from ..turns.steps import DurableStep, TurnParkedError
+from ..turns.steps import DurableStep, TurnParkedError, find_positional_names
 
 QUESTION, APPROVAL = "question", "approval"
 """The kinds of questions."""
@@ -60,6 +61,8 @@ class ApprovalCall(NamedTuple):
     name: str
     arguments: Any
     binding: Any = None
+    names: Sequence[str] = ()
+    """The names of positional arguments, for those who read them."""
 
 
 class ApprovalDecision(NamedTuple):
@@ -137,6 +140,7 @@ class TurnQuestions:
         step = await self._journal.open_step("response.ask_person", (question, list(choices), schema, to), "retry")
         if step.is_finished and _REFUSED in step.result:
             raise ValueError(step.result[_REFUSED])
+        question = quote_forgeries(question)
         try:
             person = self._find_person(to)
             is_shown_here, code = self._is_shown_here(person), derive_code(UUID(step.key))
@@ -154,7 +158,7 @@ class TurnQuestions:
         if is_shown_here:
             # A door has its own way to answer, and no commands.
             shown = question if self._incoming.kind.is_door else describe_question(question, code, choices)
-            self._output.emit_question(shown, tuple((choice, choice) for choice in choices), question)
+            self._output.emit_question(shown, tuple((choice, quote_forgeries(choice)) for choice in choices), question)
         else:
             self._say(translate("I have asked {person}, and go on when they have answered.", person=person))
         if not step.is_finished:
@@ -204,7 +208,7 @@ class TurnQuestions:
 
     async def run_approved(self, name: str, function: Callable[..., Any], args: Sequence[Any], approvers: str | None) -> Any:
         """Run a durable step once a person has approved it, as `Session.run_approved`."""
-        [decision] = await self.decide([ApprovalCall(name, list(args))], approvers)
+        [decision] = await self.decide([ApprovalCall(name, list(args), names=find_positional_names(function))], approvers)
         if decision.refusal:
             raise ApprovalRefusedError(name, decision.refusal)
         if not decision.is_approved:
@@ -220,7 +224,7 @@ class TurnQuestions:
     ) -> AskedQuestion:
         requester = self._find_requester()
         people = self._sink.find_approvers(approvers, requester)
-        text, code = describe_call(call.name, call.arguments), make_approval_code()
+        text, code = describe_call(call.name, call.arguments, call.names), make_approval_code()
         return AskedQuestion(step, APPROVAL, people, text, (), None, code, timeout or self._sink.approvals.timeout, False)
 
     def _find_requester(self) -> str:

@@ -22,6 +22,7 @@ from ...domain.messages import (
     derive_part_id,
 )
 from ...domain.policy import RunnerTimings
+from ...domain.texts.approval_mark import quote_forgeries
 from ...domain.texts.text import SurrogateJoiner
 from ..channels import OutboundMessage, ReplyEncoder, SendMessages
 from .long_answers import UNCHANGED, LongAnswers, RenderedAnswer
@@ -140,6 +141,7 @@ class TurnOutput:
 
     async def emit_text(self, content: str) -> None:
         """Emit a block of Markdown. A person gets one that is too long for a chat as a file."""
+        content = quote_forgeries(content)
         rendered = await self._render(content)
         self._emit_soon(TextEmitted(content, self._next_number(), *rendered))
         self.texts.append(content)
@@ -160,13 +162,16 @@ class TurnOutput:
 
     def emit_error(self, block: UserErrorBlock) -> None:
         """Emit an error block without its technical details. It becomes `reported_error`."""
+        block = block.model_copy(update={"user_message": quote_forgeries(block.user_message)})
         self._emit_soon(BlockEmitted(block.model_copy(update={"technical_details": None})))
         self.reported_error = block
 
-    def emit_thought(self, **fields: Any) -> None:
+    def emit_thought(self, content: str, **fields: Any) -> None:
         """Emit a thinking block with these fields at once. For a person it is not part of the reply, so it is not stored."""
         self._thought_count += 1
-        event = BlockEmitted(ThinkingBlock(id=derive_part_id(self._key, self._thought_count << 64), **fields))
+        event = BlockEmitted(
+            ThinkingBlock(id=derive_part_id(self._key, self._thought_count << 64), content=quote_forgeries(content), **fields)
+        )
         if self.encoder.batches:
             self._emit_now(event)
         elif messages := self._as_messages(self.encoder.encode(event)):
@@ -190,7 +195,7 @@ class TurnOutput:
         number = self._next_number()
         stream = self.streams[number] = TurnStream(self, number)
         if self.encoder.follows_streams:
-            self._emit_now(StreamStarted(stream.stream_id, title))
+            self._emit_now(StreamStarted(stream.stream_id, title and quote_forgeries(title)))
         return stream
 
     # Runs that wait for an answer
@@ -425,7 +430,7 @@ class TurnStream:
         if self._is_closing or self._number not in output.streams:
             raise RuntimeError("this stream is closed")
         if self._joiner.half or not chunk.isascii():
-            chunk = self._joiner.feed(chunk)
+            chunk = quote_forgeries(self._joiner.feed(chunk), self._chunks)
         if not chunk:
             return
         encoder = output.encoder
@@ -454,6 +459,7 @@ class TurnStream:
         A program gets `reason` and `content`. Only `content` is recorded. A second end does nothing.
         """
         if self.is_active:
+            content = quote_forgeries(content)
             self._chunks = [content]
             self._abort(reason, content)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, cast, get_a
 
 from ...contracts import AgentRequest, AuditEntry, CloudEvent, DataBlock, GraphEventBase, PersonAnswer, UserErrorBlock
 from ...contracts.blocks import STEP_TITLE
+from ...domain.texts.approval_mark import quote_forgeries
 from ...domain.texts.text import replace_lone_surrogates
 from .output import TurnOutput, TurnStream
 
@@ -89,8 +90,8 @@ class TurnResponse:
         The chosen text, or any other, arrives as the next request. `ValueError` for no choice, more than 20, or an empty one.
         """
         _check_choices(choices)
-        content = "\n".join([question, "", *(f"- {choice}" for choice in choices)])
-        self._output.emit_question(content, tuple((choice, choice) for choice in choices))
+        content = quote_forgeries("\n".join([question, "", *(f"- {choice}" for choice in choices)]))
+        self._output.emit_question(content, tuple((choice, quote_forgeries(choice)) for choice in choices))
 
     async def ask_person(
         self,

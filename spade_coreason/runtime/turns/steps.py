@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
@@ -54,10 +54,20 @@ OUTER_STEP: ContextVar[str] = ContextVar("outer_step", default="")
 
 def takes_idempotency_key(function: Callable[..., Any]) -> bool:
     """Return True if a function has a parameter `idempotency_key`."""
+    return KEY_PARAMETER in _find_parameters(function)
+
+
+def find_positional_names(function: Callable[..., Any]) -> list[str]:
+    """Return the names of the parameters that a function takes by position, as far as it tells them."""
+    parameters = _find_parameters(function)
+    return [name for name in parameters if parameters[name].kind <= inspect.Parameter.POSITIONAL_OR_KEYWORD]
+
+
+def _find_parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
     try:
-        return KEY_PARAMETER in inspect.signature(function).parameters
+        return inspect.signature(function).parameters
     except (TypeError, ValueError):  # some functions that are written in C have no signature
-        return False
+        return {}
 
 
 _NO_ARGUMENTS_HASH = hashlib.sha256(b"[]").hexdigest()

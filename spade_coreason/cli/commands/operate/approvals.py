@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -10,7 +11,10 @@ from ....contracts import QuestionState
 from ...completion import complete_approvals
 from ...context import CLIGroup
 from ...operations import describe_none, id_argument, open_platform, storage_options
-from ...terminal.console import format_time, print_json, print_line, print_table
+from ...terminal.console import format_time, print_json, print_line
+
+if TYPE_CHECKING:
+    from ....operations.initiative.questions import ListedApproval
 
 _STATES = ("open", "approved", "denied", "expired", "ended", "any")
 _ID_CHARACTERS = 8
@@ -28,6 +32,13 @@ def command() -> None:
       spade-coreason approvals approve 1f0c9a77
       spade-coreason approvals deny 1f0c9a77 --reason "too late"
     """
+
+
+def _print_call(done: str, approval: ListedApproval) -> None:
+    """Print what was done for whom, and below it the call, each name and each value on a line of its own."""
+    print_line(f"{done} for {approval.requester or approval.agent}:")
+    for line in approval.call.splitlines():
+        print_line(f"  {line}")
 
 
 @command.command("list")
@@ -53,18 +64,9 @@ def list_(file: Path | None, data: Path | None, agent: str | None, state: str, l
     elif not found:
         print_line(describe_none(platform, "approvals" if state == "any" else f"{state} approvals"))
     else:
-        rows = [
-            (
-                one.id[:_ID_CHARACTERS],
-                one.agent,
-                one.requester,
-                ", ".join(one.people),
-                f"until {format_time(one.expires_at)}" if one.state == "open" else f"{one.state} {one.decided_by}".strip(),
-                one.call,
-            )
-            for one in found
-        ]
-        print_table(("id", "agent", "for", "asked", "state", "call"), rows)
+        for one in found:
+            state = f"until {format_time(one.expires_at)}" if one.state == "open" else f"{one.state} {one.decided_by}".strip()
+            _print_call(f"{one.id[:_ID_CHARACTERS]} {state}, {one.agent} asked {', '.join(one.people)}", one)
 
 
 @command.command("approve")
@@ -83,7 +85,7 @@ def approve(file: Path | None, data: Path | None, agent: str | None, approval_id
 
     with open_platform(file, data, changes=True) as platform:
         found = platform.perform(approve_call, OfApproval(agent=agent, id=approval_id, reason=reason))
-    print_line(f"Approved for {found.requester or found.agent}: {found.call}")
+    _print_call("Approved", found)
 
 
 @command.command("deny")
@@ -102,4 +104,4 @@ def deny(file: Path | None, data: Path | None, agent: str | None, approval_id: s
 
     with open_platform(file, data, changes=True) as platform:
         found = platform.perform(deny_call, OfApproval(agent=agent, id=approval_id, reason=reason))
-    print_line(f"Denied for {found.requester or found.agent}: {found.call}")
+    _print_call("Denied", found)

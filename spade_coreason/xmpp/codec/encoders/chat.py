@@ -7,6 +7,7 @@ from uuid import UUID
 
 from ....contracts import DataBlock, UserErrorBlock
 from ....domain.messages import PARENT_THREAD, InboundRequest
+from ....domain.texts.approval_mark import quote_forgeries
 from ....runtime import LiveMessage, PersonEncoder, PersonMessage, PresentationOptions
 from ..elements import (
     ANSWER_MARKER_XML,
@@ -89,7 +90,8 @@ class StyledEncoder(PersonEncoder):
         return render_block(block)
 
     def preview(self, text: str, *, is_markdown: bool) -> str:
-        return style_markdown(preview(text)) if is_markdown else preview(text)
+        shown = preview(text)
+        return quote_forgeries(style_markdown(shown) if is_markdown else shown)
 
 
 class ChatEncoder(StyledEncoder):
