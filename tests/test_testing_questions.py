@@ -49,7 +49,7 @@ async def test_an_approval_runs_the_call_and_a_denial_does_not() -> None:
     async with desk() as t:
         assert (await t.say("refund 7"))[0] == "One moment."
         [question] = await t.questions()
-        assert (question.kind, question.text, question.people) == ("approval", "refund([7])", (BOSS,))
+        assert (question.kind, question.text, question.people) == ("approval", "refund\nnumber:\n7", (BOSS,))
         assert (question.requester, question.state, question.choices) == (TESTER, QuestionState.OPEN, ())
         assert await t.approve() == ["Approved. It runs now."]
         assert t.unread() == ["refunded 7"]
@@ -117,7 +117,7 @@ async def test_time_passes_until_nobody_has_answered() -> None:
     async with desk() as t:
         await t.say("refund 7")
         await t.advance(timedelta(hours=12))
-        assert sum("refund([7])" in text for text in t.unread(BOSS)) == 2
+        assert sum("refund\nnumber:\n7\n" in text for text in t.unread(BOSS)) == 2
         await t.advance(timedelta(hours=12))
         assert [each.state for each in await t.questions(state=None)] == [QuestionState.EXPIRED]
         assert t.unread()[-1] == "Nobody decided."

@@ -303,7 +303,7 @@ class PersonEncoder(ReplyEncoder):
     def _write_interrupted(self, stream: LiveMessage, reason: str) -> list[str]:
         """Write the text of a stream with a mark that it ends too soon, and the reason."""
         text = append_mark(self._show(stream.text).rstrip(), f"… ({reason})")
-        return self._write_all(self._decide_text(text, stream))
+        return self._write_all(self._decide_text(quote_forgeries(text), stream))
 
     def _decide_text(self, text: str, stream: LiveMessage | None = None, *, is_link: bool = False) -> list[PersonMessage]:
         """Return a whole text, in several messages if it is long."""

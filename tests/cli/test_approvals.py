@@ -47,7 +47,7 @@ def test_the_user_of_the_machine_decides_once_and_the_trail_names_them(
     verb: str, state: str, done: str, data_dir: Path, invoke: Invoke
 ) -> None:
     decided = invoke("approvals", verb, APPROVAL[:8], "--reason", "checked")
-    assert (decided.exit_code, decided.stdout) == (0, f'{done} for {ALICE}: pay(["a secret"])\n'), decided.output
+    assert (decided.exit_code, decided.stdout) == (0, f'{done} for {ALICE}:\n  pay(["a secret"])\n'), decided.output
     assert state in invoke("approvals", "list", "--state", state).stdout
     again = invoke("approvals", "approve", APPROVAL)
     assert again.exit_code == 2

@@ -83,7 +83,17 @@ def test_an_approval_is_never_given_by_a_reply() -> None:
 
 @pytest.mark.parametrize(
     ("text", "choice"),
-    [("1", "10"), ("10", "10"), ("20", "20"), ("2", "20"), ("3", None), ("01", "10"), ("1.)", "10"), ("²", None), ("٢", None)],
+    [
+        ("1", "10"),
+        ("10", "10"),
+        ("20", "20"),
+        ("2", "20"),
+        ("3", None),
+        ("01", "10"),
+        ("1.)", "10"),
+        ("²", None),
+        ("\u0662", None),
+    ],
 )
 def test_a_choice_that_is_a_number_comes_before_the_number_of_a_choice(text: str, choice: str | None) -> None:
     assert match_choice(text, ["10", "20"]) == choice
@@ -137,11 +147,77 @@ def test_a_question_says_how_to_answer_it() -> None:
         "Which?\n\n1. red\n2. blue\n\nAnswer with a choice or its number, or write: /answer K7QX CHOICE"
     )
     assert describe_question("Why?", "K7QX", []) == ("Why?\n\nReply to this message, or write: /answer K7QX YOUR ANSWER")
+    assert "\n> 1. \U0001f512 x\n2. y\n" in describe_question("Which?", "K7QX", ["\U0001f512 x", "y"])
 
 
 def test_a_call_is_shown_with_all_its_arguments_in_one_order() -> None:
-    assert describe_call("pay", {"b": 1, "a": "x"}) == describe_call("pay", {"a": "x", "b": 1}) == 'pay({"a":"x","b":1})'
-    assert describe_call("pay", [1, None]) == "pay([1,null])"
+    assert describe_call("pay", {"b": 1, "a": "x"}) == describe_call("pay", {"a": "x", "b": 1}) == 'pay\na:\n"x"\nb:\n1'
+    assert describe_call("pay", [1, None]) == "pay\n1:\n1\n2:\nnull"
+    assert describe_call("pay", {}) == describe_call("pay", []) == "pay"
+
+
+def test_positional_arguments_have_the_names_of_the_function_and_further_ones_numbers() -> None:
+    assert describe_call("pay", ["a", 7, 8], ["order", "amount"]) == 'pay\norder:\n"a"\namount:\n7\n3:\n8'
+    assert describe_call("pay", ["a"], ["order", "amount"]) == 'pay\norder:\n"a"'
+
+
+def test_a_name_of_an_argument_cannot_look_like_another_line() -> None:
+    names = {"a:\n5\nb": 1, "1": 2, '"x"': 3, "": 4}
+    shown = describe_call("pay", names).splitlines()
+    assert shown == ["pay", '"":', "4", '"\\"x\\"":', "3", '"1":', "2", '"a:\\n5\\nb":', "1"]
+
+
+def test_a_nested_value_is_one_line_of_canonical_json() -> None:
+    assert describe_call("pay", [{"b": [1, "x\ny"], "a": None}], ["order"]) == 'pay\norder:\n{"a":null,"b":[1,"x\\ny"]}'
+
+
+# Hebrew and Arabic: a line of one direction is shown in its order; one that mixes directions is shown by escapes too.
+
+
+@pytest.mark.parametrize(
+    ("value", "lines"),
+    [
+        ("שלום", ['"שלום"']),
+        ("مرحبا يا صديقي", ['"مرحبا يا صديقي"']),
+        ("order 20", ['"order 20"']),
+        ("ß é 中", ['"ß é 中"']),
+        (["א", "ב"], ['["א","ב"]']),
+        ("order א 20", ['"order א 20"', '"order \\u05d0 20"']),
+        ("א20", ['"א20"', '"\\u05d020"']),
+        ("طلب 20", ['"طلب 20"', '"\\u0637\\u0644\\u0628 20"']),
+        ("طلب \u0662\u0660", ['"طلب \u0662\u0660"', '"\\u0637\\u0644\\u0628 \\u0662\\u0660"']),
+        ("\u0662\u0660 \u0663\u0660", ['"\u0662\u0660 \u0663\u0660"', '"\\u0662\\u0660 \\u0663\\u0660"']),
+        ({"א": "x"}, ['{"א":"x"}', '{"\\u05d0":"x"}']),
+        ({"א": True}, ['{"א":true}', '{"\\u05d0":true}']),
+        ("א\u202e", ['"א\\u202e"', '"\\u05d0\\u202e"']),
+    ],
+)
+def test_a_value_that_mixes_directions_is_shown_once_more_with_escapes(value: Any, lines: list[str]) -> None:
+    assert describe_call("pay", [value], ["order"]).splitlines() == ["pay", "order:", *lines]
+    assert json.loads(lines[-1]) == value
+
+
+def test_the_parts_of_a_call_cannot_change_places() -> None:
+    shown = describe_call("transfer", ["order א 20", "1000", "x"], ["purpose", "amount", "to"]).splitlines()
+    assert shown == [
+        *("transfer", "purpose:", '"order א 20"', '"order \\u05d0 20"'),
+        *("amount:", '"1000"', "to:", '"x"'),
+    ]
+    for line in shown:  # no line has a letter from right to left beside anything else, or the next one has it by an escape
+        kinds = {unicodedata.bidirectional(char) for char in line}
+        assert not (kinds & {"R", "AL", "AN"} and kinds & {"L", "EN"}) or "\\u05d0" in shown[shown.index(line) + 1]
+
+
+def test_names_that_mix_directions_are_shown_with_escapes_too() -> None:
+    assert describe_call("pay א", {"שלום": 1, "שלום2": 2}).splitlines() == [
+        *("pay א", "pay \\u05d0", "שלום:", "1", "שלום2:", "\\u05e9\\u05dc\\u05d5\\u05dd2:", "2")
+    ]
+
+
+def test_more_than_four_marks_on_a_letter_are_escaped() -> None:
+    assert escape_hidden("a" + "\u0301" * 4 + "b") == "a" + "\u0301" * 4 + "b"
+    assert escape_hidden("a" + "\u0301" * 6 + "b" + "\u0301") == "a" + "\u0301" * 4 + "\\u0301" * 2 + "b\u0301"
+    assert escape_hidden("בְּרֵאשִׁית") == "בְּרֵאשִׁית"
 
 
 @pytest.mark.parametrize(
@@ -150,7 +226,7 @@ def test_a_call_is_shown_with_all_its_arguments_in_one_order() -> None:
 )
 def test_nothing_is_hidden_in_a_call(hidden: str) -> None:
     try:
-        shown = describe_call(f"pay{hidden}", [f"a{hidden}b"])
+        shown = describe_call(f"pay{hidden}", [f"a{hidden}b"]).replace("\n", "")
     except ValueError:
         return  # it cannot even be an argument of a step
     assert hidden not in shown
@@ -162,15 +238,18 @@ def test_nothing_is_hidden_in_a_call(hidden: str) -> None:
 def test_what_is_escaped_is_printable_and_what_is_seen_stays(text: str) -> None:
     shown = escape_hidden(text)
     assert shown.isprintable()
-    assert not text.isprintable() or BLANK & set(text) or shown == text
+    if not any(unicodedata.category(char)[0] == "M" for char in text):
+        assert not text.isprintable() or BLANK & set(text) or shown == text
 
 
 def test_a_call_that_is_too_long_to_be_read_is_refused() -> None:
-    describe_call("pay", "x" * (MAX_CALL_CHARACTERS - 2))
+    describe_call("pay", ["x" * (MAX_CALL_CHARACTERS - 5)])
     with pytest.raises(ValueError, match=r"pay: its arguments have 1,501 characters \(limit: 1,500\)"):
-        describe_call("pay", "x" * (MAX_CALL_CHARACTERS - 1))
+        describe_call("pay", ["x" * (MAX_CALL_CHARACTERS - 4)])
     with pytest.raises(ValueError, match="too many to be approved"):
-        describe_call("pay", "\u200b" * 300)  # as they are shown
+        describe_call("pay", ["\u200b" * 300])  # as they are shown
+    with pytest.raises(ValueError, match="too many to be approved"):
+        describe_call("pay", ["א 1" * 170])  # the second line is read, too
 
 
 @pytest.mark.parametrize("call", ["pay(1)", "pay(```)", "pay(\n```\n/approve ABC\n)", "`" * 50])
@@ -181,7 +260,7 @@ def test_a_call_cannot_end_its_frame(call: str) -> None:
     longest = max(fences, key=len)
     assert fences.count(longest) == 2
     assert longest not in call
-    assert lines[0] == "bob@localhost asks for this. It needs your approval:"
+    assert lines[0] == "\U0001f512 bob@localhost asks for this. It needs your approval:"
     assert lines[-1] == "Write /approve K7QX2M or /deny K7QX2M. It ends in 1 day."
 
 
@@ -196,8 +275,8 @@ def test_no_character_that_is_not_seen_is_shown_as_it_is(codes: range) -> None:
 def test_a_call_shows_all_arguments_as_canonical_json() -> None:
     arguments = {"b": ["\u202e", "\\u202e"], "a": {"é": 'q"\n'}}
     shown = describe_call("pay", arguments)
-    assert shown == 'pay({"a":{"é":"q\\"\\n"},"b":["\\u202e","\\\\u202e"]})'
-    assert json.loads(shown[4:-1]) == arguments
+    assert shown == 'pay\na:\n{"é":"q\\"\\n"}\nb:\n["\\u202e","\\\\u202e"]'
+    assert [json.loads(line) for line in shown.splitlines()[2::2]] == [arguments["a"], arguments["b"]]
 
 
 # Approvers

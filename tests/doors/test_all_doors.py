@@ -21,13 +21,14 @@ from mcp.client.streamable_http import streamable_http_client
 from spade_coreason import AgentDefinition, AgentRequest, Peers, Platform, Response, Session, load_settings
 from spade_coreason.contracts.base import utc_now
 from spade_coreason.domain.callers import CALLERS_DOMAIN
+from spade_coreason.domain.texts.approval_mark import MARK
 from spade_coreason.doors.webhooks.signatures import sign_standard
 from spade_coreason.operations.definition import Actor, Call, CallerKind
 from spade_coreason.operations.doors.keys import NewKey, create_key
 from spade_coreason.operations.doors.webhooks import NewWebhook, create_webhook
 from spade_coreason.storage import decode_webhook_secret
 from spade_coreason.xmpp.servers.process import find_free_ports
-from tests.support.all_doors import DOORS as ALL_DOORS, run_all_doors
+from tests.support.all_doors import DOORS as ALL_DOORS, WITH_KEYS, run_all_doors
 from tests.support.servers.clients import StockClient
 from tests.support.servers.kinds import GetServer
 from tests.support.servers.server import XmppServer
@@ -226,3 +227,37 @@ async def test_ids_of_one_key_are_worth_nothing_by_another_key_at_any_door(
                 case _:
                     found = await call_tool(running, shop, query="what?", conversation=conversation, request_id=request)
         assert "xylophone" not in found
+
+
+async def test_no_line_of_an_agent_begins_like_an_approval_at_any_door(prosody: XmppServer, tmp_path: Path) -> None:
+    async with run_all_doors(prosody, tmp_path) as running:
+        for door in ALL_DOORS:
+            texts = texts_in(json.loads((await running.ask(door, "website", "forge")).text))
+            assert f"> {MARK} bob asks for this" in "\n".join(texts), (door, texts)
+            check_lines(texts)
+        for door in WITH_KEYS:
+            texts = texts_in(json.loads((await running.ask(door, "website", "forge a question")).text))
+            assert f"> {MARK} Which colour?" in "\n".join(texts), (door, texts)
+            check_lines([text for text in texts if text != f"{MARK} red"])  # the value of a choice is data
+        body = {"model": running.name(), "stream": True, "messages": [{"role": "user", "content": "forge"}]}
+        async with running.http("website") as http:
+            events = (await http.post("/v1/chat/completions", json=body)).text.splitlines()
+        chunks = [json.loads(line[6:]) for line in events if line.startswith("data: {")]
+        streamed = "".join(choice["delta"].get("content", "") for chunk in chunks for choice in chunk["choices"])
+        assert f"Hello.\n- > {MARK} bob asks.\n> {MARK} It needs" in streamed
+        check_lines([streamed])
+
+
+def texts_in(value: Any) -> list[str]:
+    """Return all texts in a JSON value."""
+    if isinstance(value, str):
+        return [value]
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return [text for item in inner for text in texts_in(item)]
+
+
+def check_lines(texts: list[str]) -> None:
+    """Fail if a line begins with the mark of approvals, in Markdown or not, and is no quotation."""
+    for line in "\n".join(texts).splitlines():
+        head, mark, _ = line.partition(MARK)
+        assert not mark or ">" in head, line

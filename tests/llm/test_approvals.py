@@ -43,7 +43,7 @@ async def test_a_critical_tool_runs_once_after_another_person_has_approved_it() 
     async with run_desk(model, desk) as t:
         assert await t.say("refund R7") == ["Let me see.", QUESTION]
         text, code = await read_question(t)
-        assert 'refund({"amount":30,"order":"R7"})' in text
+        assert '```\nrefund\namount:\n30\norder:\n"R7"\n```' in text
         assert f"{ASKER} asks for this." in text
         for person in (ASKER, STRANGER):
             await t.say(f"/approve {code}", user=person)
@@ -78,7 +78,7 @@ async def test_all_calls_of_a_round_are_asked_about_before_any_of_them_runs() ->
     async with run_desk(model, desk) as t:
         await t.say("refund and close R7")
         (refund, refund_code), (close, close_code) = [await read_question(t) for _ in range(2)]
-        assert ("refund(" in refund, "close(" in close, refund_code == close_code) == (True, True, False)
+        assert ("\nrefund\n" in refund, "\nclose\n" in close, refund_code == close_code) == (True, True, False)
         await t.say(f"/approve {close_code}", user=APPROVER)
         await t.settled()
         assert desk.calls == []
@@ -172,9 +172,9 @@ async def test_a_person_sees_what_is_hidden_in_the_arguments() -> None:
     async with run_desk(model, desk) as t:
         await t.say("refund")
         text, code = await read_question(t)
-        [line] = [line for line in text.splitlines() if "refund(" in line]
+        lines = text.splitlines()
         escaped = "R7\\u202e\\n\\u200b`)\\u0007\\ufeff\\udb40\\udc41\\u3164\\ufe0f"
-        assert line == f'refund({{"amount":30,"order":"{escaped}"}})'
+        assert lines[3:8] == ["refund", "amount:", "30", "order:", f'"{escaped}"']
         await t.say(f"/approve {code}", user=APPROVER)
         assert (await t.message()).text == "Done."
     assert desk.calls == [("refund", hidden, 30)]
@@ -252,7 +252,7 @@ async def test_the_risk_decides_which_calls_need_an_approval(
         await t.say("refund R7")
         await t.settled()
         questions = t.unread(APPROVER)
-        assert [next(name for name in ("refund", "look_up", "recall") if f"\n{name}(" in text) for text in questions] == asked
+        assert [next(name for name in ("refund", "look_up", "recall") if f"\n{name}\n" in text) for text in questions] == asked
         assert bool(desk.calls) == (not asked)
         for question in questions:
             await t.say(f"/approve {CODE.findall(question)[0]}", user=APPROVER)

@@ -29,6 +29,7 @@ from spade_coreason import (
 )
 from spade_coreason.config import WebSettings
 from spade_coreason.contracts.base import utc_now
+from spade_coreason.domain.texts.approval_mark import MARK
 from spade_coreason.doors.webhooks.signatures import sign_standard
 from spade_coreason.exceptions import ApprovalError
 from spade_coreason.operations.client import call_platform
@@ -95,6 +96,16 @@ class Desk:
                 return
             case "twice":
                 await ask_twice(response)
+                return
+            case "forge":
+                stream = await response.create_stream()
+                for piece in ("Hello.\n- ", f"{MARK} bob", f" asks.\n{MARK} It needs"):
+                    await stream.write(piece)
+                await stream.close()
+                await response.thought(f"{MARK} bob asks")
+                await response.markdown(f"{MARK} bob asks for this")
+                if query == "forge a question":
+                    await response.ask_person(f"{MARK} Which colour?", choices=[f"{MARK} red"])
                 return
         await response.markdown(f"done: {query}")
 

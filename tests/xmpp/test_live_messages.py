@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from spade_coreason import AgentRequest, ResponseHandler, SessionHandle
+from spade_coreason.domain.texts.approval_mark import MARK
 from spade_coreason.testing import RunnerTimings
 from spade_coreason.xmpp.timings import ConnectionTimings
 from tests.support.clock import LoopClock
@@ -83,6 +84,33 @@ async def test_a_streamed_answer_grows_in_clients_with_corrections(real_server: 
         assert (last["body"], corrected_id(last), last["thread"]) == ("It is sunny today", first["id"], "t")
         assert last.xml.find("{urn:xmpp:hints}store") is not None
         assert alice.messages.empty()
+
+
+async def test_no_version_of_a_streamed_answer_has_a_line_that_begins_like_an_approval(
+    real_server: XmppServer, tmp_path: Path
+) -> None:
+    controller = StreamController()
+    async with (
+        run_agent(controller.agent, real_server, tmp_path) as agent,
+        StockClient(*await real_server.account(), real_server, plugins=CORRECTION_PLUGINS) as alice,
+    ):
+        await wait_until_known(alice, agent)
+        versions = []
+        with LoopClock() as clock:
+            alice.send("go", agent.jid)
+            for number, word in enumerate(
+                ("Hello.\n- ", f"{MARK} bob", " asks for this.\n&#12", "8274; It needs your approval:"), 1
+            ):
+                controller.write(word)
+                await clock.wait_for(lambda number=number: len(controller.written) == number)
+                await clock.advance(1.1)
+                versions.append((await alice.answer())["body"])
+        controller.write(None)
+        versions.append((await alice.answer())["body"])
+        assert any(f"{MARK} bob" in version for version in versions)
+        assert versions[-1] == f"Hello.\n> - > {MARK} bob asks for this.\n> {MARK} It needs your approval:"
+        for line in "\n".join(versions).splitlines():
+            assert MARK not in line or line.startswith("> ")
 
 
 async def test_with_one_device_without_corrections_the_answer_comes_once_and_complete(

@@ -123,8 +123,8 @@ async def test_an_approval_counts_once_and_from_the_account_that_was_asked(real_
     ):
         assert (await alice.ask("pay 7", agent.jid)).startswith("This needs the approval of")
         question = await boss.answer()
-        assert question["body"].startswith(f"{alice.jid} asks for this. It needs your approval:")
-        assert "pay([7])" in question["body"]
+        assert question["body"].startswith(f"\U0001f512 {alice.jid} asks for this. It needs your approval:")
+        assert "```\npay\namount:\n7\n```" in question["body"]
         (approve, _), (deny, _) = buttons(question)
         assert (approve or "").removeprefix("/approve ") == (deny or "").removeprefix("/deny ")
         for other in (alice, eve):
@@ -160,7 +160,7 @@ async def test_an_approver_decides_in_a_form_of_their_client(real_server: XmppSe
             if node == "approve":  # there are two of them
                 codes = [option["value"] for option in stage["form"].get_fields()["code"]["options"]]
                 stage = await boss.submit(stage, "next", code=codes[0])
-            assert "pay([" in stage["form"]["instructions"]
+            assert "\npay\namount:\n" in stage["form"]["instructions"]
             code = stage["form"].get_fields()["code"]["value"]
             done = await boss.submit(stage, code=code, **values)
             assert text_of(done) == told
@@ -231,13 +231,13 @@ async def test_a_person_answers_approves_and_denies_in_profanity(real_server: Xm
         await alice.wait_for("me: 2", f"{jid}: Here is your coffee.")
         async with Profanity(boss_account, real_server, tmp_path / "boss") as boss:
             for amount, verb, told, outcome in (
-                (7, "approve CODE", "Approved. It runs now.", "paid 7"),
-                (8, "deny CODE too much", "Denied. It does not run.", "Not paid: too much"),
+                (701, "approve CODE", "Approved. It runs now.", "paid 701"),
+                (802, "deny CODE too much", "Denied. It does not run.", "Not paid: too much"),
             ):
                 await alice.type(f"pay {amount}")
                 await alice.wait_for(f"me: pay {amount}", "This needs the approval of an operator")
                 await boss.type(f"/msg {agent.jid}")
-                seen = await boss.wait_for(f"pay([{amount}])", "Write /approve ")
+                seen = await boss.wait_for("asks for this", "amount:", f"{amount}", "Write /approve ")
                 code = seen.rpartition("Write /approve ")[2].split()[0]
                 line = f" /{verb.replace('CODE', code)}"  # profanity runs a line itself that begins with a slash
                 await boss.type(line)
@@ -245,4 +245,4 @@ async def test_a_person_answers_approves_and_denies_in_profanity(real_server: Xm
                 await alice.wait_for(f"me: pay {amount}", outcome)
                 await boss.type(f" /approve {code}")
                 await boss.wait_for(told, f"me:  /approve {code}", "answered this already")
-        assert desk.paid == [7]
+        assert desk.paid == [701]

@@ -167,7 +167,7 @@ async def test_the_call_is_shown_whole_and_approved_with_a_tick_only() -> None:
     async with desk() as (t, person, boss):
         await t.say("pay 7")
         stage = await boss.open("approve")
-        assert form_of(stage).instructions == f"{TESTER} asks for this. It needs your approval:\npay([7])"
+        assert form_of(stage).instructions == f"\U0001f512 {TESTER} asks for this. It needs your approval:\npay\npaid:\n7"
         assert (await boss.submit(stage)).text == "Nothing is decided."
         assert (await person.open("approve")).text == "I wait for no answer of yours."
         stage = await boss.open("approve")
@@ -183,12 +183,12 @@ async def test_a_denial_has_a_reason() -> None:
         await t.say("pay 8", thread="other")
         stage = await boss.open("deny")
         second = fields_of(stage)["code"].choices[1]
-        assert "pay([8])" in second.label
+        assert "pay paid: 8" in second.label
         stage = await boss.submit(stage, "next", code=second.value)
         assert (await boss.submit(stage, reason="too much")).text == "Denied. It does not run."
         await t.settled()
         assert t.unread() == ["No: too much"]
-        assert [each.text for each in await t.questions()] == ["pay([7])"]
+        assert [each.text for each in await t.questions()] == ["pay\npaid:\n7"]
 
 
 async def test_a_program_fills_in_the_code_at_once() -> None:
