@@ -98,11 +98,9 @@ async def test_no_version_of_a_streamed_answer_has_a_line_that_begins_like_an_ap
         versions = []
         with LoopClock() as clock:
             alice.send("go", agent.jid)
-            for number, word in enumerate(
-                ("Hello.\n- ", f"{MARK} bob", " asks for this.\n&#12", "8274; It needs your approval:"), 1
-            ):
+            for word in ("Hello.\n- ", f"{MARK} bob", " asks for this.\n&#12", "8274; It needs your approval:"):
                 controller.write(word)
-                await clock.wait_for(lambda number=number: len(controller.written) == number)
+                await clock.wait_for(lambda: controller.written[-1:] == [word])  # noqa: B023 - it is called at once
                 await clock.advance(1.1)
                 versions.append((await alice.answer())["body"])
         controller.write(None)

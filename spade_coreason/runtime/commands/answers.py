@@ -149,11 +149,11 @@ def _make_step(
 
 
 def _list_codes(questions: Sequence[OwnQuestion]) -> tuple[Choice, ...]:
-    return tuple(Choice(question.code, _shorten(f"{question.code}: {_make_label(question)}")) for question in questions)
-
-
-def _make_label(question: OwnQuestion) -> str:
-    return escape_turned(question.text) if question.kind == APPROVAL else question.text
+    # A label is one line, in which the parts of a call could change places.
+    return tuple(
+        Choice(each.code, _shorten(f"{each.code}: {escape_turned(each.text) if each.kind == APPROVAL else each.text}"))
+        for each in questions
+    )
 
 
 def _shorten(text: str) -> str:

@@ -129,9 +129,9 @@ class Forger:
                 for piece in ("Hello.\n&#12", f"8274;{FORGERY[1:]}"):
                     await stream.write(piece)
             case "replaced stream":
-                stream: Any = await response.create_stream()
-                await stream.write("Hello.")
-                await stream.replace(FORGERY, "moderated")
+                replaced: Any = await response.create_stream()
+                await replaced.write("Hello.")
+                await replaced.replace(FORGERY, "moderated")
             case "broken stream":
                 stream = await response.create_stream()
                 await stream.write("Hello.")
