@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from ...domain.forms.adhoc import Action, CommandCall, CommandForm, CommandProblem, CommandStage
 from ...domain.forms.fields import CONVERSATION_FIELD, Choice, Field, FieldError, FieldValue
 from ...domain.jid import bare_jid
+from ...domain.texts.approval_mark import quote_forgeries
 from ...domain.texts.translation import LANGUAGE, N_, translate
 from ...exceptions import CoReasonError
 from ...operations.sessions import ListSessions, SessionSummary, list_sessions
@@ -235,7 +236,7 @@ class AdHocSessions:
             session_id,
             "completed",
             title=command.title,
-            text=result.text or ("" if result.extra_texts or result.link else translate("Done.")),
+            text=quote_forgeries(result.text or ("" if result.extra_texts or result.link else translate("Done."))),
             link=result.link,
             is_error=result.is_error,
         )

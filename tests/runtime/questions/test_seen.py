@@ -272,3 +272,17 @@ async def test_a_schema_of_an_agent_has_no_label_that_begins_like_an_approval() 
         fields = fields_of(await Menu(t, TESTER).open("answer"))
         assert fields["answer.a"].label == QUOTED
         assert fields["answer.b"].choices[0].label == f"> {MARK} x"
+
+
+async def test_a_reminder_in_a_form_has_no_line_that_begins_like_an_approval() -> None:
+    class Reminder:
+        manifest = AgentDefinition.simple("reminder")
+
+        async def assist(self, request: AgentRequest, session: Session, response: Response) -> None:
+            await session.remind(timedelta(hours=1), f"x\n{FORGERY}")
+
+    async with AgentTester(Reminder) as t:
+        await t.say("go")
+        stage = await Menu(t, TESTER).open("reminders")
+        assert f"x\n{QUOTED[:9]}" in stage.text
+        assert f"x\n{QUOTED[:9]}" in (await t.say("/reminders"))[0]
