@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Literal
 
@@ -11,6 +12,7 @@ import pytest
 from spade_coreason import AgentDefinition, AgentRequest, People, Response, Session, command
 from spade_coreason.contracts import DataBlock, MarkdownBlock
 from spade_coreason.domain.texts.approval_mark import MARK
+from spade_coreason.exceptions import PeerFailedError
 from spade_coreason.operations.initiative.questions import Approvals, list_approvals
 from spade_coreason.testing import AgentTester, ApprovalPolicy, Policy
 from tests.runtime.questions.test_forms import AGENT, TESTER, Menu, fields_of, form_of
@@ -121,7 +123,7 @@ class Forger:
             case "halves":
                 await response.markdown(f"\ud83d\udd12{FORGERY[1:]}")
             case "stream":
-                stream = await response.create_stream()
+                stream = await response.create_stream(FORGERY)
                 for piece in ("Hello.\n", "", "\ud83d", f"\udd12{FORGERY[1:20]}", FORGERY[20:]):
                     await stream.write(piece)
             case "stream of an entity":
@@ -208,6 +210,18 @@ async def test_a_program_gets_the_quotation_in_whole_texts_and_in_chunks() -> No
         assert (await t.ask("stream")).text == f"Hello.\n{QUOTED}"
         assert (await t.ask("replaced stream")).text == QUOTED
         assert (await t.ask("question")).text.startswith("> ")
+
+
+@pytest.mark.parametrize("way", ["stream", "error", "step"])
+async def test_no_event_for_a_program_has_a_text_that_begins_like_an_approval(way: str) -> None:
+    async with AgentTester(Forger) as t:
+        events = []
+        with suppress(PeerFailedError):
+            async for event in t.stream(way):
+                events.append(event)
+        texts = [text for event in events for text in event.data.values() if isinstance(text, str) and MARK in text]
+        assert texts
+        assert all(text.startswith("> ") for text in texts), texts
 
 
 async def test_what_an_agent_says_is_a_quotation_in_its_memory_too() -> None:
