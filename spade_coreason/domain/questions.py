@@ -41,6 +41,13 @@ BLANK = frozenset(
     + "".join(map(chr, [*range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0)]))
 )
 """Letters, marks and symbols that clients show as nothing or as a space (Unicode: Default_Ignorable_Code_Point, and U+2800)."""
+_MARKS = "PsPePiPfPoPcSkMeCfCcZsZlZp"
+"""The categories of the marks that may be around an answer."""
+_MEANT = "?;\u061f\u055e\u1367\u2e2e\u203d%\u066a\u2030#&@/\\§"
+"""The marks that change what they are beside: those of questions, percent, numbers and names."""
+_VERBS = {(True, True): "answer", (True, False): "", (False, True): "deny", (False, False): "approve deny"}
+_MAX_FOLDED = 1000
+"""The most characters of a text that is compared without its marks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +111,8 @@ class FoundAnswer(NamedTuple):
 
     number: int
     text: str
+    verb: str = "answer"
+    """The command that the text is: answer, approve or deny; "" if it does not name the question, by its code or as a reply."""
 
 
 def derive_code(question_id: UUID) -> str:
@@ -122,32 +131,59 @@ def find_answer(
 ) -> FoundAnswer | None:
     """Return the question that a text answers without naming it, and the answer; None if it is a request.
 
-    `questions` are the open ones of the person, and `replied_to` tells for each if the text is a reply to it (XEP-0461). A text
-    that is none answers the only question of its conversation, if it is one of its choices or the number of one. An approval is
-    never given so: it needs its code.
+    `questions` are the open ones of the person, and `replied_to` tells for each if the text is a reply to it (XEP-0461).
+    "approve K7QX2M" names one as the command does, because some clients take `/approve` for themselves. Other texts answer the
+    only question of their conversation, if they are one of its choices or the number of one. An approval is never given so: it
+    needs its code.
     """
     text = text.strip()
-    if not text:
-        return None
+    verb, code, rest = (*text.split(None, 2), "", "", "")[:3]
+    here: list[FoundAnswer] = []
     for number, question in enumerate(questions):
-        if replied_to[number] and question.kind == "question":
-            return FoundAnswer(number, match_choice(text, question.choices) or text)
-    here = [number for number, question in enumerate(questions) if question.kind == "question" and question.thread == thread]
-    if len(here) == 1 and (choice := match_choice(text, questions[here[0]].choices)) is not None:
-        return FoundAnswer(here[0], choice)
-    return None
+        is_question = question.kind == "question"
+        if question.code == fold(code).upper() and fold(verb) in _VERBS[is_question, bool(fold(rest))]:
+            return FoundAnswer(number, rest, fold(verb))
+        if text and is_question:
+            choice = match_choice(text, question.choices)
+            if replied_to[number]:
+                return FoundAnswer(number, choice or text)
+            if question.thread == thread:
+                here.append(FoundAnswer(number, choice or "", ""))
+    return here[0] if len(here) == 1 and here[0].text else None
+
+
+def decide_plain_answer(came_at: int | None, shown_at: int | None, skew: int, *, is_repeated: bool) -> bool | None:
+    """Decide if a text answers a question that it does not name: it does if it came after that was handed to the stream.
+
+    None if that is not clear, so that the person has to name the question. Times are in microseconds since 1970, and None if
+    they are not known. `skew` is the most by which their clocks differ. `is_repeated` is True if the same text was an answer
+    just before.
+    """
+    if is_repeated or came_at is None or shown_at is None or abs(came_at - shown_at) <= skew:
+        return None
+    return came_at > shown_at
+
+
+def fold(text: str) -> str:
+    """Return a text as it is compared: in NFKC, without case, with the digits of ASCII, and without the marks around it."""
+    if len(text) > _MAX_FOLDED:
+        return text
+    folded = "".join([str(unicodedata.decimal(char, char)) for char in unicodedata.normalize("NFKC", text)]).casefold()
+    marks = [char for char in folded if char in BLANK or (unicodedata.category(char) in _MARKS and char not in _MEANT)]
+    return folded.strip("".join(marks))
 
 
 def match_choice(text: str, choices: Sequence[str]) -> str | None:
-    """Return the choice that a text is, or whose number it is, from 1; None if it is none."""
+    """Return the choice that a text is, or whose number it is, from 1, with or without marks around; None if it is none."""
     text = text.strip()
     for known in choices:
         if known.strip().casefold() == text.casefold():
             return known
-    digits = text.rstrip(".)")
-    if len(digits) <= 4 and digits.isascii() and digits.isdigit() and 1 <= int(digits) <= len(choices):
-        return choices[int(digits) - 1]
-    return None
+    folded = fold(text)
+    same = {known for known in choices if folded and fold(known) == folded}
+    if len(folded) <= 4 and folded.isascii() and folded.isdigit() and 1 <= int(folded) <= len(choices) and not same:
+        return choices[int(folded) - 1]
+    return same.pop() if len(same) == 1 else None
 
 
 def parse_value(text: str, schema: Mapping[str, Any]) -> Any:
@@ -162,10 +198,7 @@ def parse_value(text: str, schema: Mapping[str, Any]) -> Any:
             return {name: parse_value(text, inner if isinstance(inner, Mapping) else {})}
     if (
         expected == "boolean"
-        and (
-            known := {"yes": True, "ja": True, "sí": True, "si": True, "no": False, "nein": False}.get(text.strip().casefold())
-        )
-        is not None
+        and (known := {"yes": True, "ja": True, "sí": True, "si": True, "no": False, "nein": False}.get(fold(text))) is not None
     ):
         return known
     try:
@@ -182,13 +215,13 @@ def parse_value(text: str, schema: Mapping[str, Any]) -> Any:
 
 def describe_question(text: str, code: str, choices: Sequence[str]) -> str:
     """Return the text of a question with the ways to answer it, in Markdown."""
-    lines = [text]
-    if choices:
-        lines += ["", *(f"{number}. {choice}" for number, choice in enumerate(choices, 1))]
+    numbered = [f"{number}. {choice}" for number, choice in enumerate(choices, 1)]
+    if numbered:
+        numbered.append("")
         hint = translate("Answer with a choice or its number, or write: /answer {code} CHOICE", code=code)
     else:
         hint = translate("Reply to this message, or write: /answer {code} YOUR ANSWER", code=code)
-    return quote_forgeries("\n".join([*lines, "", hint]))
+    return quote_forgeries("\n".join([text, "", *numbered, hint]))
 
 
 def describe_call(name: str, arguments: Mapping[str, object] | Sequence[object], names: Sequence[str] = ()) -> str:

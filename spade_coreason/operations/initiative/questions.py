@@ -12,7 +12,7 @@ from pydantic import Field
 from ...contracts import AuditEntry, QuestionState
 from ...contracts.base import utc_now
 from ...contracts.json_schema import find_problems
-from ...domain.questions import match_choice, parse_value
+from ...domain.questions import fold, match_choice, parse_value
 from ...domain.texts.json_text import dump_json
 from ...exceptions import ConfigError
 from ...storage import AgentRepository, Settled, StoredQuestion, from_micros
@@ -238,7 +238,7 @@ async def _find_own(call: Call, agent: str, person: str, code: str, kind: str) -
     """Return the newest question with a code that a person was asked, an open one first; None without one."""
     repository = call.host.repository(agent).questions
     asked = {question.id for question in await repository.load_asked(person, only_open=False)}
-    found = [each for each in await repository.find_by_code(code.strip().upper()) if each.kind == kind and each.id in asked]
+    found = [each for each in await repository.find_by_code(fold(code).upper()) if each.kind == kind and each.id in asked]
     return next((each for each in found if each.is_open), found[0] if found else None)
 
 

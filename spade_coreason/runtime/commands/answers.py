@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from ...domain.forms.fields import Choice, Field, FieldError, FieldKind
-from ...domain.questions import describe_asker, escape_turned
+from ...domain.questions import FoundAnswer, describe_asker, escape_turned
 from ...domain.texts.approval_mark import quote_forgeries
 from ...domain.texts.json_text import dump_json
 from ...domain.texts.translation import N_, translate
@@ -243,6 +243,11 @@ COMMANDS_FOR_ANSWERS = (
 )
 
 
-def answer_command(question: StoredQuestion, text: str) -> ParsedCommand:
-    """Return the command that a message is which answers a question without naming it."""
-    return ParsedCommand(ANSWER, {"code": question.code, "text": text})
+def answer_command(question: StoredQuestion, found: FoundAnswer) -> ParsedCommand:
+    """Return the command that a text is which answers a question without one. It asks for the code if that is not clear."""
+    if found.verb:
+        command = next(each for each in COMMANDS_FOR_ANSWERS if each.name == found.verb)
+        return ParsedCommand(command, {"code": question.code, "text": found.text, "reason": found.text})
+    template = "I cannot tell if you mean my question “{question}”. If you do, write: /answer {code} {answer}"
+    asked = translate(template, question=_shorten(question.text), code=question.code, answer=found.text)
+    return ParsedCommand(ANSWER, None, asked)

@@ -9,6 +9,8 @@ from ...domain.forms.fields import CONVERSATION_FIELD, Choice, Field, FieldError
 from ...domain.texts.translation import N_, translate
 from .model import CONFIRMED, Command
 
+_WITH_LINES = {"answer", "approve", "deny"}
+"""The commands of several lines. Other texts of several lines are for the agent."""
 DEFAULT_PREFIXES = ("/",)
 """The characters in front of the name of a command. `conversation.command_prefixes` may add others."""
 
@@ -30,7 +32,7 @@ def find_command(
 ) -> tuple[Command, str] | None:
     """Return the command that a text begins with, and the rest of it. None if it is for the agent, such as `/me waves`."""
     stripped = text.strip()
-    if not stripped.startswith(prefixes) or "\n" in stripped:
+    if not stripped.startswith(prefixes):
         return None
     words = f"/{stripped[1:]}".split()
     best: Command | None = None
@@ -38,7 +40,7 @@ def find_command(
         names = command.text.split()
         if [word.lower() for word in words[: len(names)]] == names and (best is None or len(command.name) > len(best.name)):
             best = command
-    if best is None:
+    if best is None or ("\n" in stripped and best.name not in _WITH_LINES):
         return None
     return best, stripped.split(None, len(best.text.split()))[-1] if len(words) > len(best.text.split()) else ""
 
@@ -115,7 +117,7 @@ def _parse_positional(command: Command, rest: str) -> dict[str, FieldValue] | No
         elif rest.startswith('"'):
             texts[field.name], _, rest = rest[1:].partition('"')
         else:
-            texts[field.name], _, rest = rest.partition(" ")
+            texts[field.name], rest = (*rest.split(None, 1), "", "")[:2]
         rest = rest.strip()
     values: dict[str, FieldValue] = {}
     for number, field in enumerate(fields):

@@ -323,6 +323,8 @@ class Notifier:
         last.is_last = True
         last.on_acknowledged = partial(self._on_sent, stored)
         last.on_refused = partial(self._on_refused, stored)
+        if is_question(stored.content) and (question_id := from_json(stored.content).get("id")):
+            last.on_written = partial(self._services.questions.mark_shown, question_id)
         self._channel.send(messages)
 
     def _on_sent(self, stored: StoredNotification) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -14,16 +15,19 @@ from datetime import datetime
 from typing import Any
 
 from ...contracts import QuestionState
+from ...contracts.base import utc_now
 from ...domain.access import AccessPolicy
-from ...domain.identifiers import NoticeKind, derive_notice_id
+from ...domain.identifiers import NoticeKind, derive_notice_id, derive_question_notices
 from ...domain.messages import MAY_CHANGE, EarlierRuns, InboundRequest
 from ...domain.questions import (
     MAX_OPEN_QUESTIONS,
     ApprovalPolicy,
     FoundAnswer,
+    decide_plain_answer,
     describe_approval,
     describe_question,
     find_answer,
+    fold,
 )
 from ...domain.texts.approval_mark import MARK, quote_forgeries
 from ...domain.texts.durations import format_duration
@@ -43,6 +47,7 @@ from ...storage import (
     to_micros,
 )
 from ..initiative.due_times import DueTimes
+from ..intake.mailbox import Mailbox, QueuedRequest
 from ..languages import PersonLanguages
 from ..turns.output import TurnOutput
 from ..turns.step_journal import StepJournal
@@ -52,6 +57,10 @@ from .turn_questions import APPROVAL, AskedQuestion, TurnQuestions
 log = logging.getLogger(__name__)
 
 _BATCH = 100
+_REPEATED_S = 3.0
+"""The time after an answer in which the same text may be the same answer once more."""
+_SKEW = 60_000_000
+"""The most microseconds by which the clock of a server differs from ours, or by which it is late to see that a stream is cut."""
 
 
 class QuestionDesk:
@@ -82,6 +91,8 @@ class QuestionDesk:
         """The questions of people that are about to be stored, by person."""
         self._parked_count = 0
         """The number of requests that were parked since the start."""
+        self._marked: Commit[Any] = Commit.completed(None)
+        """The last write of `mark_shown`."""
         self.has_open = False
         """False if no question is open. Then no message is looked at as an answer."""
         self.due_times: DueTimes | None = None
@@ -233,16 +244,21 @@ class QuestionDesk:
             if is_reminder:
                 reminder = translate("A reminder: this still waits for you.")
                 text = f"{MARK} {reminder}\n\n{text}" if question.kind == APPROVAL else f"{reminder}\n\n{text}"
-        content = dump_json({"question": text, "choices": choices})
+        return self._make_notice(question, person, "reminder" if is_reminder else "question", text, choices)
+
+    def _make_notice(
+        self, question: StoredQuestion, person: str, kind: NoticeKind, text: str, choices: list[list[str]]
+    ) -> StoredNotification:
+        content = dump_json({"question": text, "choices": choices, "id": question.question_id})
         root = question.requester if question.requester != person else ""
-        notice_id = str(derive_notice_id(question.question_id, person, "reminder" if is_reminder else "question"))
+        notice_id = str(derive_notice_id(question.question_id, person, kind))
         return self._notifications.make(notice_id, person, question.thread, root, content, self._clock())
 
     def _describe(self, question: StoredQuestion) -> tuple[str, list[list[str]]]:
         """Return the text of a question, and its choices: pairs of value and label."""
         if question.kind != APPROVAL:
             return describe_question(question.text, question.code, question.choices), [
-                [each, quote_forgeries(each)] for each in question.choices
+                [f"answer {question.code} {each}", quote_forgeries(each)] for each in question.choices
             ]
         time_left = format_duration((from_micros(question.expires_at) - self._clock()).total_seconds())
         buttons = [
@@ -253,28 +269,50 @@ class QuestionDesk:
 
     # Answers
 
-    async def find_answer(self, incoming: InboundRequest) -> tuple[StoredQuestion, str] | None:
-        """Return the question that a message answers without naming it, and the answer; None if it is a request.
+    def mark_shown(self, question: str | int) -> None:
+        """Store that a question is handed to the stream now, unless it was before.
 
-        By a door, an answer names its question.
+        `question` is its id, or the row of the request in whose reply it is.
         """
+        self._marked = self._repository.mark_shown(question, utc_now())
+
+    async def find_answer(self, queued: QueuedRequest, mailbox: Mailbox) -> tuple[StoredQuestion, FoundAnswer] | None:
+        """Return the question that a text answers without a command, and the answer; None if it is a request.
+
+        It has no `verb` if it is not clear that the text is an answer. By a door, an answer names its question.
+        """
+        incoming, stamp = queued.incoming, queued.incoming.evidence.stored_at
         if not incoming.is_said_directly or incoming.kind.is_due or incoming.kind.is_door:
             return None
+        await self._marked.wait()
         asked = await self._repository.load_asked(incoming.owner)
-        if not asked:
-            return None
         replied = str(incoming.metadata.get("reply_to") or "")
         replied_to = [self._is_reply_to(question, incoming.owner, replied) for question in asked]
-        found: FoundAnswer | None = find_answer(str(incoming.payload.get("query", "")), incoming.thread, replied_to, asked)
-        return None if found is None else (asked[found.number], found.text)
+        text = str(incoming.payload.get("query", ""))
+        found = find_answer(text, incoming.thread, replied_to, asked)
+        if found is None:
+            return None
+        question, given, came_s = asked[found.number], fold(text)[:100], queued.received_at_s
+        if not found.verb:
+            if not (question.shown_at or question.reference):
+                return None  # the notification that asks still waits
+            # Its age, because the clock may have been set since it came.
+            came_at = stamp or to_micros(utc_now()) - round((time.monotonic() - came_s) * 1_000_000)
+            is_again = queued.is_redelivered or incoming.evidence.is_replay or incoming.replaces
+            is_repeated = mailbox.answered[0] == given and came_s - mailbox.answered[1] < _REPEATED_S
+            is_answer = decide_plain_answer(
+                None if is_again else came_at, question.shown_at, _SKEW if stamp else 0, is_repeated=is_repeated
+            )
+            if is_answer is False:
+                return None
+            found = found._replace(verb="answer") if is_answer else found
+        if found.verb:
+            mailbox.answered = given, came_s
+        return question, found
 
     def _is_reply_to(self, question: StoredQuestion, person: str, message_id: str) -> bool:
-        if len(message_id) < 36:
-            return False
-        ids = [question.reference] if question.reference else []
-        kinds: tuple[NoticeKind, ...] = ("question", "reminder")
-        ids += [str(derive_notice_id(question.question_id, person, kind)) for kind in kinds]
-        return message_id[:36] in ids
+        ids = [question.reference, *derive_question_notices(question.question_id, person)]
+        return bool(message_id) and message_id[:36] in ids
 
     def settle(
         self, question: StoredQuestion, state: QuestionState, answer: dict[str, Any], decided_by: str
@@ -323,10 +361,7 @@ class QuestionDesk:
                     continue
                 with use_language(self._languages.of_person(person)):
                     text = translate("The question {code} was taken back. You need not answer it.", code=question.code)
-                content = dump_json({"question": text, "choices": []})
-                notice_id = str(derive_notice_id(question.question_id, person, "end"))
-                root = question.requester if question.requester != person else ""
-                notices.append(self._notifications.make(notice_id, person, question.thread, root, content, self._clock()))
+                notices.append(self._make_notice(question, person, "end", text, []))
         if notices:
             self._notifications.add(notices).on_stored(lambda _: self._wake_at(self._clock()))
 

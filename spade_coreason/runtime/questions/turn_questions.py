@@ -158,7 +158,10 @@ class TurnQuestions:
         if is_shown_here:
             # A door has its own way to answer, and no commands.
             shown = question if self._incoming.kind.is_door else describe_question(question, code, choices)
-            self._output.emit_question(shown, tuple((choice, quote_forgeries(choice)) for choice in choices), question)
+            # A program reads the choices itself. The button of a person names its question, because it may be pressed late.
+            prefix = f"answer {code} " if self._incoming.kind.is_human else ""
+            buttons = tuple((f"{prefix}{choice}", quote_forgeries(choice)) for choice in choices)
+            self._output.emit_question(shown, buttons, question)
         else:
             self._say(translate("I have asked {person}, and go on when they have answered.", person=person))
         if not step.is_finished:

@@ -10,6 +10,7 @@ from uuid import UUID, uuid4
 from pydantic_core import from_json
 
 from ...concurrency import RateLimiter
+from ...domain.channel_kinds import DEFAULT_CHANNEL
 from ...domain.jid import bare_jid
 from ...domain.messages import Failed, InboundRequest, Refused, TurnEvent
 from ...domain.observability.spans import DELIVER
@@ -111,13 +112,18 @@ class Outbox:
         load = self.channels[channel_name].load_message
         self._unsent.append((channel_name, inbox_row, [load(content) for content in from_json(reply)]))
 
-    def send_unsent(self) -> None:
-        """Send the held replies, with the same ids as before."""
+    def send_unsent(self, on_written: Callable[[int], None]) -> None:
+        """Send the held replies, with the same ids as before.
+
+        `on_written` is called with the row of each request whose reply is handed to the stream.
+        """
         unsent, self._unsent = self._unsent, []
         for channel_name, inbox_row, messages in unsent:
             if not messages:  # nobody reads it
                 self._inbox.close(inbox_row)
                 continue
+            if channel_name == DEFAULT_CHANNEL:
+                messages[-1].on_written = partial(on_written, inbox_row)
             self.send_final(channel_name, inbox_row, messages)
 
 

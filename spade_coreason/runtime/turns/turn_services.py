@@ -15,7 +15,7 @@ from ...contracts import Agent, AnyBlock, Interceptor, Next
 from ...domain.messages import InboundRequest
 from ...domain.policy import Policy
 from ...memory import ActivePerson, HistoryWindows, SessionSchedules, Usage
-from ...storage import AgentRepository, Commit, Rows, StoredQuestion
+from ...storage import AgentRepository, Commit, Rows
 from ..agent_lifecycle import AgentLifecycle
 from ..crash_guard import CrashGuard
 from ..handlers import route_to_handlers
@@ -75,8 +75,15 @@ class TurnDesk(Protocol):
         """Store the questions of a turn, and move its request out of the inbox. False if the request was erased before."""
         ...
 
-    async def find_answer(self, incoming: InboundRequest) -> tuple[StoredQuestion, str] | None:
-        """Return the question that a message answers without naming it, and the answer; None if it is a request."""
+    def mark_shown(self, question: str | int) -> None:
+        """Store that a question is handed to the stream now, unless it was before."""
+        ...
+
+    async def find_answer(self, queued: Any, mailbox: Any) -> Any:
+        """Return the question (`StoredQuestion`) that a text answers without a command, and the `FoundAnswer`.
+
+        None if it is a request.
+        """
         ...
 
     async def end_in_thread(self, owner: str, thread: str | None) -> bool:

@@ -226,7 +226,7 @@ class RequestHandler:
             return
 
         if services.questions.has_open and not was_parked:
-            if (answer := await services.questions.find_answer(incoming)) is not None:
+            if (answer := await services.questions.find_answer(queued, mailbox)) is not None:
                 await self._executor.reply_to_command(mailbox, active, queued, answer_command(*answer))
                 return
             # The request that it corrects may wait for an answer.
@@ -332,6 +332,9 @@ class RequestHandler:
         await queued.stored
         services.metrics.record_reply(queued.received_at_s, "parked", turn.started_at_s)
         if final_messages:
+            first = turn.steps.asked[0]
+            if first.is_shown_here and not queued.incoming.kind.is_door:
+                final_messages[-1].on_written = partial(services.questions.mark_shown, first.step.key)
             services.outbox.send_final(queued.incoming.channel_name, queued.inbox_row, final_messages)
         elif turn.output.messages:
             services.outbox.close_when_acknowledged(queued.inbox_row, turn.output.last_sent)

@@ -205,7 +205,7 @@ def decode(message: Element, receiver: Receiver = ANY_RECEIVER, *, in_room: bool
             _sent_at(parts[DELAY]) if DELAY in parts else None,
         )
         if from_program is not FOREIGN_CONTAINER:
-            return _add_evidence(from_program, message, receiver) if _lacks_id(from_program) else from_program
+            return _add_evidence(from_program, message, receiver) if DELAY in parts or _lacks_id(from_program) else from_program
     if REPLY_MARKER in parts:
         return None
     form = parts.get(DATA_FORM)

@@ -178,6 +178,10 @@ class SendQueue:
         if sm.enabled_out and not is_last and not self._has_room(stanzas):
             self._waiting.extend(stanzas)
             stanzas = self._take_waiting()
+        for stanza in stanzas:
+            if stanza.on_written is not None:
+                stanza.on_written()
+                stanza.on_written = None
         if len(stanzas) > 1:
             stanzas = build_batches(stanzas)
         contents = "".join([stanza.content for stanza in stanzas])
