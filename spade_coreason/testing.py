@@ -279,6 +279,7 @@ class LocalNetwork:
         def send(messages: Sequence[OutboundMessage]) -> None:
             for message in messages:
                 self.send(jid, message.recipient, message)
+                message.on_written()
                 message.acknowledge()
 
         return send
@@ -359,6 +360,7 @@ class LocalChannel(Channel):
             recipient, choices = fields.pop("to"), tuple(map(tuple, fields.pop("choices", ())))
             received = ReceivedMessage(sender=bare_jid(self._jid), choices=choices, **fields)
             self._network.send(self._jid, recipient, received)
+            message.on_written()
             message.acknowledge()
 
     def make_encoder(

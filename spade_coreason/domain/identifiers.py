@@ -153,9 +153,3 @@ NoticeKind: TypeAlias = Literal["question", "reminder", "end"]
 def derive_notice_id(question_id: str, person: str, kind: NoticeKind) -> UUID:
     """Derive the id of the notification by which a person (a bare JID) hears of a question."""
     return uuid5(NOTIFICATION_NAMESPACE, f"{kind}\0{question_id}\0{person}")
-
-
-def derive_question_notices(question_id: str, person: str) -> list[str]:
-    """Derive the ids of the notifications that ask a person (a bare JID), and remind them."""
-    kinds: tuple[NoticeKind, ...] = ("question", "reminder")
-    return [str(derive_notice_id(question_id, person, kind)) for kind in kinds]

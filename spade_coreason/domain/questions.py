@@ -45,7 +45,8 @@ _MARKS = "PsPePiPfPoPcSkMeCfCcZsZlZp"
 """The categories of the marks that may be around an answer."""
 _MEANT = "?;\u061f\u055e\u1367\u2e2e\u203d%\u066a\u2030#&@/\\§"
 """The marks that change what they are beside: those of questions, percent, numbers and names."""
-_VERBS = {(True, True): "answer", (True, False): "", (False, True): "deny", (False, False): "approve deny"}
+_VERBS = {("answer", True, True), ("approve", False, False), ("deny", False, False), ("deny", False, True)}
+"""The verbs that name a question (True) or an approval by its code, with a text behind it (True) or none."""
 _MAX_FOLDED = 1000
 """The most characters of a text that is compared without its marks."""
 
@@ -141,7 +142,7 @@ def find_answer(
     here: list[FoundAnswer] = []
     for number, question in enumerate(questions):
         is_question = question.kind == "question"
-        if question.code == fold(code).upper() and fold(verb) in _VERBS[is_question, bool(fold(rest))]:
+        if question.code == fold(code).upper() and (fold(verb), is_question, bool(rest)) in _VERBS:
             return FoundAnswer(number, rest, fold(verb))
         if text and is_question:
             choice = match_choice(text, question.choices)
@@ -152,35 +153,33 @@ def find_answer(
     return here[0] if len(here) == 1 and here[0].text else None
 
 
-def decide_plain_answer(came_at: int | None, shown_at: int | None, skew: int, *, is_repeated: bool) -> bool | None:
+def decide_plain_answer(came_at: int | None, shown_at: int | None, skew: int, *, is_repeated: bool) -> str | None:
     """Decide if a text answers a question that it does not name: it does if it came after that was handed to the stream.
 
-    None if that is not clear, so that the person has to name the question. Times are in microseconds since 1970, and None if
-    they are not known. `skew` is the most by which their clocks differ. `is_repeated` is True if the same text was an answer
-    just before.
+    Return the verb as `FoundAnswer` has it: "" if it is not clear, so that the person has to name the question. None for a
+    request. Times are in microseconds since 1970, and None if they are not known. `skew` is the most by which their clocks
+    differ. `is_repeated` is True if the same text was an answer just before.
     """
     if is_repeated or came_at is None or shown_at is None or abs(came_at - shown_at) <= skew:
-        return None
-    return came_at > shown_at
+        return ""
+    return "answer" if came_at > shown_at else None
 
 
 def fold(text: str) -> str:
     """Return a text as it is compared: in NFKC, without case, with the digits of ASCII, and without the marks around it."""
     if len(text) > _MAX_FOLDED:
-        return text
+        return text.strip().casefold()
     folded = "".join([str(unicodedata.decimal(char, char)) for char in unicodedata.normalize("NFKC", text)]).casefold()
     marks = [char for char in folded if char in BLANK or (unicodedata.category(char) in _MARKS and char not in _MEANT)]
-    return folded.strip("".join(marks))
+    return folded.strip("".join(marks)) or folded
 
 
 def match_choice(text: str, choices: Sequence[str]) -> str | None:
     """Return the choice that a text is, or whose number it is, from 1, with or without marks around; None if it is none."""
-    text = text.strip()
-    for known in choices:
-        if known.strip().casefold() == text.casefold():
-            return known
+    if text in choices:
+        return text
     folded = fold(text)
-    same = {known for known in choices if folded and fold(known) == folded}
+    same = {known for known in choices if fold(known) == folded}
     if len(folded) <= 4 and folded.isascii() and folded.isdigit() and 1 <= int(folded) <= len(choices) and not same:
         return choices[int(folded) - 1]
     return same.pop() if len(same) == 1 else None

@@ -36,8 +36,8 @@ class OutboundMessage:
     on_acknowledged: Callable[[], None] | None = None
     on_refused: Callable[[str], None] | None = None
     """The function that is called instead of `on_acknowledged`, with the reason, if the network will never deliver it."""
-    on_written: Callable[[], None] | None = None
-    """The function that is called once when the message is handed to the stream, or has arrived without one."""
+    on_written: Callable[[], None] = lambda: None
+    """The function that is called each time the message is handed to a stream."""
 
     def refuse(self, reason: str) -> None:
         """Mark the message as one that the network will never deliver."""
@@ -49,8 +49,6 @@ class OutboundMessage:
     def acknowledge(self) -> None:
         """Mark the message as received by the server, and call `on_acknowledged` once."""
         self.is_acknowledged = True
-        if self.on_written is not None:
-            self.on_written()
         if self.on_acknowledged is not None:
             self.on_acknowledged()
             self.on_acknowledged = None

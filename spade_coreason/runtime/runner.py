@@ -101,7 +101,7 @@ class Runner:
 
         From now on, due notifications are sent, and due times run.
         """
-        self._services.outbox.send_unsent(self._services.questions.mark_shown)
+        self._services.outbox.send_unsent(self._services.repository.questions.mark_shown)
         self.initiative.begin()
 
     def hold(self, at_most_s: float) -> None:

@@ -15,7 +15,8 @@ from uuid import UUID
 from sqlalchemy import ColumnElement, Connection, delete, func, insert, or_, select, update
 
 from ..contracts import NotificationState, QuestionState
-from ..domain.identifiers import derive_question_notices, recover_thread
+from ..contracts.base import utc_now
+from ..domain.identifiers import NoticeKind, derive_notice_id, recover_thread
 from .backends.database import Commit, Database
 from .records import PendingRequest, StoredConversation, StoredStep, from_micros, to_micros
 from .schema import (
@@ -287,15 +288,14 @@ class QuestionRepository:
 
         return self._database.run(work)
 
-    def mark_shown(self, question: str | int, now: datetime) -> Commit[Any]:
-        """Store that a question is handed to the stream, unless that is stored.
+    def mark_shown(self, request: int, *, in_reply: bool = True) -> None:
+        """Store that the question of a request, by its row, is handed to the stream now, unless that is stored.
 
-        `question` is its id, or the row of the request in whose reply it is.
+        It is the one in the reply to the request, or the one in notifications.
         """
-        is_in_reply = questions.c.request == question, questions.c.reference != ""
-        is_this = (questions.c.question_id == question,) if isinstance(question, str) else is_in_reply
-        change = update(questions).where(questions.c.agent == self._agent, *is_this, questions.c.shown_at.is_(None))
-        return self._database.run(lambda connection: connection.execute(change.values(shown_at=to_micros(now))))
+        is_this = questions.c.request == request, (questions.c.reference != "").is_(in_reply), questions.c.shown_at.is_(None)
+        change = update(questions).where(*is_this).values(shown_at=to_micros(utc_now()))
+        self._database.run(lambda connection: connection.execute(change))
 
     async def find(self, question_id: str) -> StoredQuestion | None:
         """Return a question by its id, or None."""
@@ -408,7 +408,8 @@ def _put_back(connection: Connection, row: int, new_row: int, now: datetime) -> 
 def _withdraw_notices(connection: Connection, agent: str, question: StoredQuestion) -> None:
     """Delete the notifications of a question that are not sent yet."""
     people = connection.scalars(select(asked_people.c.person).where(asked_people.c.question == question.id)).all()
-    ids = [notice_id for person in people for notice_id in derive_question_notices(question.question_id, person)]
+    kinds: tuple[NoticeKind, ...] = ("question", "reminder")
+    ids = [str(derive_notice_id(question.question_id, person, kind)) for person in people for kind in kinds]
     is_waiting = notifications.c.agent == agent, notifications.c.state == NotificationState.WAITING.value
     connection.execute(delete(notifications).where(*is_waiting, notifications.c.notification_id.in_(ids)))
 

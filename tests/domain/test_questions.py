@@ -17,6 +17,7 @@ from spade_coreason.domain.questions import (
     MAX_CALL_CHARACTERS,
     ApprovalPolicy,
     FoundAnswer,
+    decide_plain_answer,
     derive_code,
     describe_approval,
     describe_call,
@@ -50,18 +51,18 @@ APPROVAL = Question("approval")
 @pytest.mark.parametrize(
     ("text", "questions", "found"),
     [
-        ("red", [COLOURS], FoundAnswer(0, "red")),
-        ("DARK blue", [COLOURS], FoundAnswer(0, "Dark Blue")),
-        ("2", [COLOURS], FoundAnswer(0, "Dark Blue")),
+        ("red", [COLOURS], FoundAnswer(0, "red", "")),
+        ("DARK blue", [COLOURS], FoundAnswer(0, "Dark Blue", "")),
+        ("2", [COLOURS], FoundAnswer(0, "Dark Blue", "")),
         ("2.", [FREE, COLOURS], None),  # two are open here
-        ("red", [Question(thread="one", choices=["red"]), COLOURS], FoundAnswer(1, "red")),
+        ("red", [Question(thread="one", choices=["red"]), COLOURS], FoundAnswer(1, "red", "")),
         ("red", [Question(thread="one", choices=["red"])], None),
         ("anything", [FREE], None),
         ("", [COLOURS], None),
         ("  ", [FREE], None),
         ("red", [], None),
         ("1", [APPROVAL], None),
-        ("1", [APPROVAL, COLOURS], FoundAnswer(1, "red")),
+        ("1", [APPROVAL, COLOURS], FoundAnswer(1, "red", "")),
     ],
 )
 def test_a_text_answers_the_only_question_of_its_conversation_if_it_is_a_choice(
@@ -91,12 +92,135 @@ def test_an_approval_is_never_given_by_a_reply() -> None:
         ("3", None),
         ("01", "10"),
         ("1.)", "10"),
-        ("²", None),
-        ("\u0662", None),
+        ("²", "20"),
+        ("\u0662", "20"),
     ],
 )
 def test_a_choice_that_is_a_number_comes_before_the_number_of_a_choice(text: str, choice: str | None) -> None:
     assert match_choice(text, ["10", "20"]) == choice
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Yes.", '"Yes"', "„yes“", "«YES»", "yes!", "¡yes!", "*yes*", "_yes_", "`yes`", "(yes)", "[yes]", "「yes」", "yes 。",
+        "\uff39\uff45\uff53", "\u200fyes\u200f", "\u202byes\u202c", "yes\ufe0f", "yes\n", "yes…",
+        "1", "(1)", "1️⃣", "1.", "１", "①", "⑴", "１）", "١", "۱", "१", "١.", "'1'",
+    ],
+)  # fmt: skip
+def test_marks_around_an_answer_do_not_count(text: str) -> None:
+    assert match_choice(text, ["yes", "no"]) == "yes"
+    assert find_answer(text, None, [False], [Question(choices=["yes", "no"])]) == FoundAnswer(0, "yes", "")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "yes?",
+        "yes？",
+        "نعم؟",
+        "yes;",
+        "1%",
+        "٪1",
+        "#1",
+        "-1",
+        "+1",
+        "1 €",
+        "@yes",
+        "/yes",
+        "& yes",
+        "yes no",
+        "y.es",
+        "jа",
+        "§1",
+        "1/2",
+    ],
+)
+def test_what_means_something_else_is_no_answer(text: str) -> None:
+    assert match_choice(text, ["yes", "no", "نعم"]) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "choices", "choice"),
+    [
+        ("C", ["C", "C++"], "C"),
+        ("c++.", ["C", "C++"], "C++"),
+        ("-1", ["-1", "1"], "-1"),
+        ("a!", ["a", "a!"], "a!"),
+        ("a.", ["a", "a!"], None),  # it may be both
+        ("!", ["?", "!"], "!"),
+        (".", ["?", "!"], None),
+        ("👍", ["👍", "👎"], "👍"),
+        ("हाँ।", ["हाँ", "नहीं"], "हाँ"),
+        ("(٢)", ["١٠", "٢٠"], "٢٠"),
+        ("כן.", ["כן", "לא"], "כן"),
+        ("yes" + "." * 1000, ["yes"], None),
+        (" YES ".ljust(2000), ["yes"], "yes"),
+        ("yes. " * 200_000, ["yes"], None),
+    ],
+)
+def test_a_choice_with_marks_of_its_own_is_meant_by_them(text: str, choices: list[str], choice: str | None) -> None:
+    assert match_choice(text, choices) == choice
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("approve K7QX2M", FoundAnswer(1, "", "approve")),
+        ("Approve k7qx2m.", FoundAnswer(1, "", "approve")),
+        ("approve `K7QX2M`", FoundAnswer(1, "", "approve")),
+        ("approve\nK7QX2M\n", FoundAnswer(1, "", "approve")),
+        ("\u200fapprove \uff2b7QX2M\u200f", FoundAnswer(1, "", "approve")),
+        ("deny K7QX2M too\nmuch", FoundAnswer(1, "too\nmuch", "deny")),
+        ("deny: (K7QX2M)", FoundAnswer(1, "", "deny")),
+        ("answer K7QX whatever I like", FoundAnswer(0, "whatever I like")),
+        ("answer K7QX\nwhatever I like", FoundAnswer(0, "whatever I like")),
+        ("approve K7QX2M if Bob agrees", None),
+        ("approve K7QX2M?", None),
+        ("approve K7QX", None),  # that is a question
+        ("answer K7QX2M yes", None),
+        ("answer K7QX", None),
+        ("approve ABCDEF", None),
+        ("/approve K7QX2M", None),  # with two slashes, because with one it is a command
+        ("please approve K7QX2M", None),
+        ("approved K7QX2M", None),
+        ("K7QX2M", None),
+        ("approve", None),
+        ("yes", None),
+        ("1", None),
+    ],
+)
+def test_a_code_names_its_question_without_a_slash(text: str, found: FoundAnswer | None) -> None:
+    questions = [FREE, Question("approval", code="K7QX2M")]
+    assert find_answer(text, None, [False, False], questions) == found
+
+
+SKEW = 60
+
+
+@pytest.mark.parametrize(
+    ("came_at", "shown_at", "skew", "is_repeated", "verb"),
+    [
+        (101, 100, 0, False, "answer"),
+        (99, 100, 0, False, None),  # it queued before, so it is a request
+        (100, 100, 0, False, ""),
+        (101, None, 0, False, ""),  # it is not known if it was shown, such as after a restart
+        (None, 100, 0, False, ""),  # it is sent again
+        (None, None, 0, False, ""),
+        (101, 100, 0, True, ""),  # the same answer once more
+        (99, 100, 0, True, ""),
+        (161, 100, SKEW, False, "answer"),  # it waited on its way
+        (160, 100, SKEW, False, ""),
+        (100, 100, SKEW, False, ""),
+        (40, 100, SKEW, False, ""),
+        (39, 100, SKEW, False, None),
+        (39, None, SKEW, False, ""),
+    ],
+)
+def test_a_text_is_an_answer_if_it_came_after_the_question_was_shown(
+    came_at: int | None, shown_at: int | None, skew: int, is_repeated: bool, verb: str | None
+) -> None:
+    assert decide_plain_answer(came_at, shown_at, skew, is_repeated=is_repeated) == verb
 
 
 def test_a_very_long_number_is_no_choice() -> None:

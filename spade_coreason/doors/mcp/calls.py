@@ -304,8 +304,7 @@ class AgentToolCall:
             f"The agent waits for your answer. Call this tool again with the same arguments, "
             f'{names["request_id"]}="{self._request_name}", {names["question"]}="{question.id}" and {names["answer"]}.'
         )
-        text, is_error = quote_forgeries("
-".join(lines)), self._tool.outputs is not None
+        text, is_error = quote_forgeries("\n".join(lines)), self._tool.outputs is not None
         return self._notice(text, is_error=is_error, state="input-required", question=question.id)
 
     def _make_pending(self) -> CallToolResult:

@@ -248,6 +248,10 @@ def answer_command(question: StoredQuestion, found: FoundAnswer) -> ParsedComman
     if found.verb:
         command = next(each for each in COMMANDS_FOR_ANSWERS if each.name == found.verb)
         return ParsedCommand(command, {"code": question.code, "text": found.text, "reason": found.text})
-    template = "I cannot tell if you mean my question “{question}”. If you do, write: /answer {code} {answer}"
-    asked = translate(template, question=_shorten(question.text), code=question.code, answer=found.text)
+    asked = translate(
+        "I cannot tell if you mean my question “{question}”. If you do, write: /answer {code} {answer}",
+        question=_shorten(question.text),
+        code=question.code,
+        answer=found.text,
+    )
     return ParsedCommand(ANSWER, None, asked)

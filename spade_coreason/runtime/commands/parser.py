@@ -9,8 +9,6 @@ from ...domain.forms.fields import CONVERSATION_FIELD, Choice, Field, FieldError
 from ...domain.texts.translation import N_, translate
 from .model import CONFIRMED, Command
 
-_WITH_LINES = {"answer", "approve", "deny"}
-"""The commands of several lines. Other texts of several lines are for the agent."""
 DEFAULT_PREFIXES = ("/",)
 """The characters in front of the name of a command. `conversation.command_prefixes` may add others."""
 
@@ -40,7 +38,8 @@ def find_command(
         names = command.text.split()
         if [word.lower() for word in words[: len(names)]] == names and (best is None or len(command.name) > len(best.name)):
             best = command
-    if best is None or ("\n" in stripped and best.name not in _WITH_LINES):
+    # A text of several lines is for the agent, unless it answers a question.
+    if best is None or ("\n" in stripped and best.find_step is None):
         return None
     return best, stripped.split(None, len(best.text.split()))[-1] if len(words) > len(best.text.split()) else ""
 

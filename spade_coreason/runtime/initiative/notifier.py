@@ -323,8 +323,9 @@ class Notifier:
         last.is_last = True
         last.on_acknowledged = partial(self._on_sent, stored)
         last.on_refused = partial(self._on_refused, stored)
-        if is_question(stored.content) and (question_id := from_json(stored.content).get("id")):
-            last.on_written = partial(self._services.questions.mark_shown, question_id)
+        if is_question(stored.content):
+            request = from_json(stored.content).get("request")
+            last.on_written = partial(self._services.repository.questions.mark_shown, request, in_reply=False)
         self._channel.send(messages)
 
     def _on_sent(self, stored: StoredNotification) -> None:

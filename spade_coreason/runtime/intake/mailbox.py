@@ -151,8 +151,8 @@ class Mailbox:
         """True if a `/cancel` that is still unanswered has stopped a turn."""
         self.is_cancelled = False
         """True if the sender has cancelled the current request."""
-        self.answered = "", 0.0
-        """The last text that was an answer (`fold`), and when it came, in seconds of `time.monotonic`."""
+        self.answered = 0, 0.0
+        """The hash of the last text that was an answer, and when it came, in seconds of `time.monotonic`."""
 
     @property
     def sender(self) -> str:

@@ -15,9 +15,8 @@ from datetime import datetime
 from typing import Any
 
 from ...contracts import QuestionState
-from ...contracts.base import utc_now
 from ...domain.access import AccessPolicy
-from ...domain.identifiers import NoticeKind, derive_notice_id, derive_question_notices
+from ...domain.identifiers import NoticeKind, derive_notice_id
 from ...domain.messages import MAY_CHANGE, EarlierRuns, InboundRequest
 from ...domain.questions import (
     MAX_OPEN_QUESTIONS,
@@ -60,7 +59,7 @@ _BATCH = 100
 _REPEATED_S = 3.0
 """The time after an answer in which the same text may be the same answer once more."""
 _SKEW = 60_000_000
-"""The most microseconds by which the clock of a server differs from ours, or by which it is late to see that a stream is cut."""
+"""The most microseconds by which the clock of a server differs, or by which it is late to see that a stream is cut."""
 
 
 class QuestionDesk:
@@ -91,8 +90,6 @@ class QuestionDesk:
         """The questions of people that are about to be stored, by person."""
         self._parked_count = 0
         """The number of requests that were parked since the start."""
-        self._marked: Commit[Any] = Commit.completed(None)
-        """The last write of `mark_shown`."""
         self.has_open = False
         """False if no question is open. Then no message is looked at as an answer."""
         self.due_times: DueTimes | None = None
@@ -244,14 +241,9 @@ class QuestionDesk:
             if is_reminder:
                 reminder = translate("A reminder: this still waits for you.")
                 text = f"{MARK} {reminder}\n\n{text}" if question.kind == APPROVAL else f"{reminder}\n\n{text}"
-        return self._make_notice(question, person, "reminder" if is_reminder else "question", text, choices)
-
-    def _make_notice(
-        self, question: StoredQuestion, person: str, kind: NoticeKind, text: str, choices: list[list[str]]
-    ) -> StoredNotification:
-        content = dump_json({"question": text, "choices": choices, "id": question.question_id})
+        content = dump_json({"question": text, "choices": choices, "request": question.request})
         root = question.requester if question.requester != person else ""
-        notice_id = str(derive_notice_id(question.question_id, person, kind))
+        notice_id = str(derive_notice_id(question.question_id, person, "reminder" if is_reminder else "question"))
         return self._notifications.make(notice_id, person, question.thread, root, content, self._clock())
 
     def _describe(self, question: StoredQuestion) -> tuple[str, list[list[str]]]:
@@ -269,13 +261,6 @@ class QuestionDesk:
 
     # Answers
 
-    def mark_shown(self, question: str | int) -> None:
-        """Store that a question is handed to the stream now, unless it was before.
-
-        `question` is its id, or the row of the request in whose reply it is.
-        """
-        self._marked = self._repository.mark_shown(question, utc_now())
-
     async def find_answer(self, queued: QueuedRequest, mailbox: Mailbox) -> tuple[StoredQuestion, FoundAnswer] | None:
         """Return the question that a text answers without a command, and the answer; None if it is a request.
 
@@ -284,35 +269,35 @@ class QuestionDesk:
         incoming, stamp = queued.incoming, queued.incoming.evidence.stored_at
         if not incoming.is_said_directly or incoming.kind.is_due or incoming.kind.is_door:
             return None
-        await self._marked.wait()
+        await self._inbox.flush()  # so that what was shown is stored
         asked = await self._repository.load_asked(incoming.owner)
-        replied = str(incoming.metadata.get("reply_to") or "")
+        replied = str(incoming.metadata.get("reply_to") or "nothing")
         replied_to = [self._is_reply_to(question, incoming.owner, replied) for question in asked]
         text = str(incoming.payload.get("query", ""))
         found = find_answer(text, incoming.thread, replied_to, asked)
         if found is None:
             return None
-        question, given, came_s = asked[found.number], fold(text)[:100], queued.received_at_s
-        if not found.verb:
+        question, came_s, verb = asked[found.number], queued.received_at_s, found.verb or None
+        given = hash(fold(text)), came_s
+        if verb is None:
             if not (question.shown_at or question.reference):
                 return None  # the notification that asks still waits
-            # Its age, because the clock may have been set since it came.
-            came_at = stamp or to_micros(utc_now()) - round((time.monotonic() - came_s) * 1_000_000)
-            is_again = queued.is_redelivered or incoming.evidence.is_replay or incoming.replaces
-            is_repeated = mailbox.answered[0] == given and came_s - mailbox.answered[1] < _REPEATED_S
-            is_answer = decide_plain_answer(
-                None if is_again else came_at, question.shown_at, _SKEW if stamp else 0, is_repeated=is_repeated
+            # From its age, because the clock may have been set since it came.
+            came_at = stamp or time.time_ns() // 1000 - int((time.monotonic() - came_s) * 1e6)
+            verb = decide_plain_answer(
+                None if queued.is_redelivered or incoming.replaces else came_at,
+                question.shown_at,
+                _SKEW if stamp else 0,
+                is_repeated=given > mailbox.answered > (given[0], came_s - _REPEATED_S),
             )
-            if is_answer is False:
-                return None
-            found = found._replace(verb="answer") if is_answer else found
-        if found.verb:
-            mailbox.answered = given, came_s
-        return question, found
+        if verb:
+            mailbox.answered = given
+        return None if verb is None else (question, found._replace(verb=verb))
 
     def _is_reply_to(self, question: StoredQuestion, person: str, message_id: str) -> bool:
-        ids = [question.reference, *derive_question_notices(question.question_id, person)]
-        return bool(message_id) and message_id[:36] in ids
+        kinds: tuple[NoticeKind, ...] = ("question", "reminder")
+        ids = [str(derive_notice_id(question.question_id, person, kind)) for kind in kinds]
+        return message_id[:36] in (question.reference, *ids)
 
     def settle(
         self, question: StoredQuestion, state: QuestionState, answer: dict[str, Any], decided_by: str
@@ -361,7 +346,10 @@ class QuestionDesk:
                     continue
                 with use_language(self._languages.of_person(person)):
                     text = translate("The question {code} was taken back. You need not answer it.", code=question.code)
-                notices.append(self._make_notice(question, person, "end", text, []))
+                content = dump_json({"question": text, "choices": []})
+                notice_id = str(derive_notice_id(question.question_id, person, "end"))
+                root = question.requester if question.requester != person else ""
+                notices.append(self._notifications.make(notice_id, person, question.thread, root, content, self._clock()))
         if notices:
             self._notifications.add(notices).on_stored(lambda _: self._wake_at(self._clock()))
 

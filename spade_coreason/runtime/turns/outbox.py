@@ -10,7 +10,6 @@ from uuid import UUID, uuid4
 from pydantic_core import from_json
 
 from ...concurrency import RateLimiter
-from ...domain.channel_kinds import DEFAULT_CHANNEL
 from ...domain.jid import bare_jid
 from ...domain.messages import Failed, InboundRequest, Refused, TurnEvent
 from ...domain.observability.spans import DELIVER
@@ -122,8 +121,7 @@ class Outbox:
             if not messages:  # nobody reads it
                 self._inbox.close(inbox_row)
                 continue
-            if channel_name == DEFAULT_CHANNEL:
-                messages[-1].on_written = partial(on_written, inbox_row)
+            messages[-1].on_written = partial(on_written, inbox_row)
             self.send_final(channel_name, inbox_row, messages)
 
 

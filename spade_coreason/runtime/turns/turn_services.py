@@ -75,10 +75,6 @@ class TurnDesk(Protocol):
         """Store the questions of a turn, and move its request out of the inbox. False if the request was erased before."""
         ...
 
-    def mark_shown(self, question: str | int) -> None:
-        """Store that a question is handed to the stream now, unless it was before."""
-        ...
-
     async def find_answer(self, queued: Any, mailbox: Any) -> Any:
         """Return the question (`StoredQuestion`) that a text answers without a command, and the `FoundAnswer`.
 

@@ -332,9 +332,7 @@ class RequestHandler:
         await queued.stored
         services.metrics.record_reply(queued.received_at_s, "parked", turn.started_at_s)
         if final_messages:
-            first = turn.steps.asked[0]
-            if first.is_shown_here and not queued.incoming.kind.is_door:
-                final_messages[-1].on_written = partial(services.questions.mark_shown, first.step.key)
+            final_messages[-1].on_written = partial(services.repository.questions.mark_shown, queued.inbox_row)
             services.outbox.send_final(queued.incoming.channel_name, queued.inbox_row, final_messages)
         elif turn.output.messages:
             services.outbox.close_when_acknowledged(queued.inbox_row, turn.output.last_sent)

@@ -208,7 +208,8 @@ class RequestMessage(OutboundMessage):
         reads_batches: bool = False,
     ) -> None:
         self.recipient, self.is_last, self.is_acknowledged = to, False, False
-        self.on_acknowledged = self.on_refused = self.on_written = None
+        self.on_acknowledged = self.on_refused = None
+        self.on_written = bool
         self._text = _json_text(request_json)
         self._source, self._thread, self._stanza_id = source, thread, stanza_id
         self._context, self._reads_batches = context, reads_batches

@@ -179,9 +179,7 @@ class SendQueue:
             self._waiting.extend(stanzas)
             stanzas = self._take_waiting()
         for stanza in stanzas:
-            if stanza.on_written is not None:
-                stanza.on_written()
-                stanza.on_written = None
+            stanza.on_written()
         if len(stanzas) > 1:
             stanzas = build_batches(stanzas)
         contents = "".join([stanza.content for stanza in stanzas])

@@ -54,7 +54,7 @@ def ids_of(t: AgentTester) -> list[str]:
 @pytest.mark.parametrize("restarts", [False, True])
 async def test_a_person_gets_each_part_once(features: frozenset[ClientFeature], restarts: bool) -> None:
     async with AgentTester(ChangingAgent(much), client_features=features, policy=Policy(file_over_bytes=1000)) as t:
-        for answer in ("go", "yes", "yes"):
+        for answer in ("go", "yes", "1"):
             t.send(answer)
             await t.settled()
             if restarts:
@@ -88,7 +88,7 @@ async def test_a_program_gets_the_whole_reply_in_the_end() -> None:
         assert [event.type for event in await events_until_parked(t, request)] == ["request.parked"]
         await t.say("yes")
         assert [event.type for event in await events_until_parked(t, request)] == ["request.parked"]
-        await t.say("yes")
+        await t.say("1")
         await t.settled()
         events = await events_until_parked(t, request)
         assert [event.type for event in (events[0], events[-1])] == ["request.repeated", "request.completed"]
@@ -180,7 +180,7 @@ async def test_a_failure_before_the_question_is_told(expected_errors: ExpectedEr
         fails = False
         await events_until_parked(t, request)
         fails = True
-        await t.say("yes")
+        await t.say("1")
         await t.settled()
         with pytest.raises(PeerFailedError, match="Something went wrong"):
             await t.ask(request)
