@@ -43,7 +43,7 @@ class Deleting:
         await eventually(lambda: self.stored.query("SELECT count(*) FROM questions WHERE shown_at IS NOT NULL") == [(1,)])
 
     async def read(self, beginning: str) -> str:
-        """Read the next text, which begins so, and return the code in it. Copies of earlier ones, after a kill, do not count."""
+        """Read the next text, which begins so, and return the code in it. Copies after a kill do not count."""
         while (message := await self.client.answer())["id"] in self.seen:
             pass
         self.seen.add(message["id"])
@@ -78,7 +78,7 @@ def deleting(real_server: XmppServer, get_postgres: Callable[[], Postgres], tmp_
             real_server,
             get_postgres,
             tmp_path,
-            random.Random(1),
+            KillsFirst(),
             agent="tests.support.deleting_agent:DeletingAgent",
             options={},
         )

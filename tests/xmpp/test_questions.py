@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 from spade_coreason import AgentDefinition, AgentRequest, Response, Session
 from spade_coreason.domain.rooms import RoomConfig
@@ -93,7 +95,7 @@ async def test_a_client_has_buttons_and_a_number_is_enough_without_them(real_ser
             alice.send("drink", agent.jid)
             question = await alice.answer()
             assert "1. tea\n2. coffee" in question["body"]
-            assert buttons(question) == [("tea", "tea"), ("coffee", "coffee")]
+            assert [label for _, label in buttons(question)] == ["tea", "coffee"]
             assert await alice.ask("and what about you?", agent.jid) == "You said and."  # no answer, so a request
             assert await alice.ask(answer, agent.jid) == f"Here is your {drink}."
 
@@ -197,7 +199,43 @@ async def test_a_room_gets_the_notice_only_and_the_account_is_asked_in_its_own_c
             alice.say("Desk: drink")
             seen = {str(message["from"]): message for message in [await client.answer() for _ in range(3)]}  # in any order
             assert f"I have asked {client.jid}" in seen[f"{room}/Desk"]["body"]
-            assert buttons(seen[f"{agent.jid}/agent"]) == [("tea", "tea"), ("coffee", "coffee")]
+            assert [label for _, label in buttons(seen[f"{agent.jid}/agent"])] == ["tea", "coffee"]
+
+
+async def direct_answer(client: StockClient, agent: str) -> Any:
+    """Return the next message that the agent sends to a person outside of the room."""
+    while str((message := await client.answer())["from"].bare) != agent:
+        pass
+    return message
+
+
+@on_both_servers
+async def test_two_people_in_a_room_answer_their_own_questions_only(real_server: XmppServer, tmp_path: Path) -> None:
+    room = new_room()
+    async with (
+        StockClient(*await real_server.account(), real_server) as alice_client,
+        StockClient(*await real_server.account(), real_server) as bob_client,
+    ):
+        alice = await Person(alice_client, room, "alice").enter(muc__roomconfig_whois="anyone")
+        bob = await Person(bob_client, room, "bob").enter()
+        async with run_desk(real_server, tmp_path, rooms=(room,)) as (agent, _):
+            await wait_until_joined(agent, room)
+            for person in (alice, bob):
+                person.say("Desk: drink")
+            questions = {client: await direct_answer(client, agent.jid) for client in (alice_client, bob_client)}
+            (alices_tea, _), _ = buttons(questions[alice_client])
+            alice.say("Desk: tea")  # what is said in a room answers nothing
+            bob.whisper("Desk", str(alices_tea))
+            bob_client.send(str(alices_tea), agent.jid)
+            assert (await direct_answer(bob_client, agent.jid))["body"] == "You said answer."
+            asked = await agent.runner.repository.questions.load_all()
+            assert [question.state for question in asked] == ["open", "open"]
+            bob_client.send("\u0662", agent.jid)
+            assert (await direct_answer(bob_client, agent.jid))["body"].startswith("Thank you.")
+            alice_client.send(str(alices_tea), agent.jid)
+            assert (await direct_answer(alice_client, agent.jid))["body"].startswith("Thank you.")
+            states = {str(json.loads(str(each.answer))["text"]) for each in await agent.runner.repository.questions.load_all()}
+            assert states == {"tea", "coffee"}
 
 
 @on_both_servers

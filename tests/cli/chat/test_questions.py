@@ -9,11 +9,14 @@ import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
 from tests.cli.chat.test_initiative import read_until
-from tests.support.program import RunningCommand, clean_environment, run_command
+from tests.support.program import RunningCommand, clean_environment, run_command, run_in_background, write_project
+from tests.support.servers import prosody as prosody_server
+from tests.support.servers.requirements import require
 from tests.support.terminal import Terminal
 from tests.support.warm import WarmProcess
 
@@ -128,3 +131,34 @@ def test_approvals_are_listed_and_decided_beside_the_running_platform(platform: 
         assert (approved.returncode, approved.stdout.splitlines()[-3:]) == (0, ["  pay", "  amount:", "  7"]), approved.stderr
         read_until(chat, "paid 7")
         assert run_command("approvals", "deny", one["id"], cwd=platform.cwd).returncode == 2
+
+
+def test_an_answer_in_the_terminal_counts_after_a_kill_and_its_repetition_only_fetches(tmp_path: Path) -> None:
+    require("Prosody", prosody_server.installed())
+    project = write_project(tmp_path / "project", "prosody")
+    with run_in_background("up", cwd=project, until=r"^Ready") as up:
+        asked = run_command("ask", "moody", "drink", "--thread", "thirst", cwd=project)
+        found = WAITS.match(asked.stderr)
+        assert found is not None, asked.stderr
+        up.process.kill()
+        up.process.wait()
+    with run_in_background("up", cwd=project, until=r"^Ready"):
+        answer = "ask", "moody", "(2).", "--thread", "thirst", "--request-id", str(uuid4())
+        answered = run_command(*answer, cwd=project)
+        assert answered.returncode == 0, answered.stderr
+        assert "is not stored any more" in run_command(*answer, cwd=project).stderr  # so nothing else is answered by it
+        told = run_command("ask", "moody", "drink", "--thread", "thirst", "--request-id", found[1], cwd=project)
+        assert told.stdout.endswith("Here is your coffee.\n")
+
+
+@pytest.mark.parametrize("platform", ["prosody"], indirect=True)
+def test_an_approver_decides_in_a_chat_without_a_slash(platform: RunningCommand) -> None:
+    with open_chat(platform.cwd, "--jid", "boss@localhost") as boss, open_chat(platform.cwd) as chat:
+        type_line(chat, "pay")
+        read_until(chat, "needs the approval")
+        shown = ""
+        while "It runs now" not in shown:
+            shown = read_until(boss, ".")[-1]
+            if "/approve " in shown:
+                type_line(boss, f"approve `{shown.split()[2]}`.")
+        read_until(chat, "paid 7")
