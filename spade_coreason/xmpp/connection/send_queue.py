@@ -178,8 +178,7 @@ class SendQueue:
         if sm.enabled_out and not is_last and not self._has_room(stanzas):
             self._waiting.extend(stanzas)
             stanzas = self._take_waiting()
-        for stanza in stanzas:
-            stanza.on_written()
+        written = stanzas
         if len(stanzas) > 1:
             stanzas = build_batches(stanzas)
         contents = "".join([stanza.content for stanza in stanzas])
@@ -199,6 +198,8 @@ class SendQueue:
         if not sm.enabled_out:
             for stanza in stanzas:  # without stream management no acknowledgement will come
                 stanza.acknowledge()
+        for stanza in written:
+            stanza.on_written()
 
     def _has_room(self, stanzas: Sequence[OutboundMessage]) -> bool:
         """Return True if the server has room for these stanzas, and nothing waits before them."""
