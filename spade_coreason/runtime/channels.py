@@ -36,7 +36,7 @@ class OutboundMessage:
     on_acknowledged: Callable[[], None] | None = None
     on_refused: Callable[[str], None] | None = None
     """The function that is called instead of `on_acknowledged`, with the reason, if the network will never deliver it."""
-    on_written: Callable[[], None] = lambda: None
+    on_written: Callable[[], object] = lambda: None
     """The function that is called each time the message is handed to a stream."""
 
     def refuse(self, reason: str) -> None:
