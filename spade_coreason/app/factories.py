@@ -105,6 +105,7 @@ def _build_approval_policy(settings: ApprovalSettings, access: AccessSettings, r
         groups=access.groups,
         operators=access.operators,
         timeout=timedelta(hours=settings.timeout_h),
+        per_requester=settings.per_requester,
         refusal=refusal,
     )
 

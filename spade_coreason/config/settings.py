@@ -496,7 +496,9 @@ class NotificationSettings(Section):
     """The messages that an agent sends without being asked, by `people.notify`."""
 
     per_day: Count = _POLICY.notifications.per_day
-    """The number of notifications that one person gets from an agent in a day. More are refused."""
+    """The number of notifications that one person gets from an agent in a day. More are refused. Those that other people cause
+    take at most half of them, and at least one.
+    """
     quiet: QuietHoursText = "none"
     """The hours in which no notification is sent, such as `"22:00-07:00"`; they are sent afterwards. none: no such hours."""
     zone: Zone = _POLICY.notifications.zone
@@ -519,6 +521,10 @@ class ApprovalSettings(Section):
         _POLICY.approvals.timeout.total_seconds() / 3600
     )
     """Hours that an approval waits, at most 168. Then the call is not run."""
+    per_requester: Count = _POLICY.approvals.per_requester
+    """The open questions and approvals of one requester that a person is asked at once, if others have asked within a week.
+    Further ones wait for a place, in their order.
+    """
     from_risk: Literal["safe", "standard", "critical", "never"] = "critical"
     """The risk from which a tool call of a language model needs an approval: `safe`, `standard` or `critical`. With `never`,
     only the tools in the manifest's `human_in_the_loop` need one.

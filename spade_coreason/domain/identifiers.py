@@ -146,8 +146,8 @@ def choose_conversation_id(candidates: Sequence[str], sender: str, owners: Mappi
     return own[-1] if own else free[0] if free else None
 
 
-NoticeKind: TypeAlias = Literal["question", "reminder", "end"]
-"""The news that a notification has of a question: it is asked, it still waits, or it was taken back."""
+NoticeKind: TypeAlias = Literal["question", "reminder", "end", "stuck"]
+"""The news that a notification has of a question: it is asked, it still waits, it was taken back, or no one may answer it."""
 
 
 def derive_notice_id(question_id: str, person: str, kind: NoticeKind) -> UUID:

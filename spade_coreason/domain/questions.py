@@ -24,7 +24,7 @@ from .texts.translation import translate
 MAX_QUESTION_CHARACTERS = 4000
 MAX_CHOICES = 20
 MAX_OPEN_QUESTIONS = 20
-"""The most open questions of one person with an agent."""
+"""The most open questions of an agent that a person is asked at once by others. Further ones wait for a place."""
 MAX_TIMEOUT = timedelta(days=7)
 """The longest time that a question waits. So long, a repeated request of a program is recognised."""
 MAX_CALL_CHARACTERS = 1500
@@ -63,8 +63,22 @@ class ApprovalPolicy:
     operators: tuple[str, ...] = ()
     """The people who approve where no group is named, neither by the call nor as `approvers`."""
     timeout: timedelta = timedelta(days=1)
+    per_requester: int = 5
+    """The open questions of one requester that a person is asked at once while others ask too."""
     refusal: str = ""
     """Why approvals are refused here; "" if they are not."""
+
+    def has_place(self, requester: str, counts: Mapping[str, int]) -> bool:
+        """Return True if a person is asked one more question of a requester now. False: they are asked later.
+
+        `counts` are the open questions to the person by requester, with those who have asked lately. No requester takes more
+        than `per_requester` places from others.
+        """
+        own = counts.get(requester, 0)
+        others = [count for other, count in counts.items() if other != requester]
+        if others and own >= self.per_requester:
+            return False
+        return own + sum(min(count, self.per_requester) for count in others) < MAX_OPEN_QUESTIONS
 
     def find_approvers(self, group: str | None) -> tuple[str, ...]:
         """Return the people (bare JIDs) of a group; of None those of `approvers`, or the operators.

@@ -250,6 +250,14 @@ class AgentControl:
         """Store the answer to a question, unless it has one; its request runs again. None if it was deleted."""
         return await self.questions.settle(question, state, answer, decided_by)
 
+    async def may_answer(self, question: StoredQuestion, person: str) -> bool:
+        """Return True if a person (a bare JID) who was asked may answer now."""
+        return self.questions.may_answer(question, person)
+
+    async def reassign_question(self, question: StoredQuestion) -> None:
+        """Ask the people who may approve a call now, with a new code. ValueError, with the remedy, if that cannot be."""
+        await self.questions.reassign(question)
+
     async def run_schedule(self, schedule_id: str) -> bool:
         """Run a schedule now. Return False if there is none. ValueError if a limit refuses its request."""
         return await self.initiative.scheduler.run_now(schedule_id)

@@ -268,6 +268,9 @@ class AgentParts:
         resume = partial(erasure.resume, recovery.queue)
         questions = QuestionDesk(repository, access, policy.approvals, languages, resume, clock)
         control.questions = services.questions = questions
+        access_requests.decided.subscribe(questions.review)
+        access_requests.contacts_changed.subscribe(questions.review)
+        access_requests.access_lost.subscribe(questions.review)
         intake.end_parked = questions.end_of_messages
         control.initiative = services.initiative = Initiative(services, notifier, scheduler, questions)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, delete, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, case, delete, func, insert, or_, select, update
 
 from ..contracts import Notification, NotificationState
 from ..domain.initiative.notifications import NotificationDecision
@@ -110,10 +110,11 @@ class NotificationRepository:
         return ADD_NOTIFICATION, notification
 
     async def create(
-        self, new: StoredNotification, decide: Callable[[int], NotificationDecision], now: datetime
+        self, new: StoredNotification, decide: Callable[[int, int], NotificationDecision], now: datetime
     ) -> StoredNotification:
-        """Store a new notification as `decide` says, which gets the number of those that its person had within a day.
+        """Store a new notification as `decide` says. It gets the numbers of those that its person had within a day.
 
+        The first number is of those without a root, the second one of those that others have caused.
         If there is one with its id, return that one.
         """
         own = notifications.c.agent == self._agent
@@ -125,13 +126,14 @@ class NotificationRepository:
             ).one_or_none()
             if known is not None:
                 return StoredNotification._make(known)
-            counted = select(func.count()).where(
+            is_own = notifications.c.root == ""
+            counted = select(func.count(case((is_own, 1))), func.count(case((~is_own, 1)))).where(
                 own,
                 notifications.c.person == new.person,
                 notifications.c.created_at > since,
                 notifications.c.state != NotificationState.REFUSED.value,
             )
-            decision = decide(int(connection.execute(counted).scalar_one()))
+            decision = decide(*connection.execute(counted).one())
             stored = new.moved(decision.state, now, decision.reason, decision.due_at)
             connection.execute(insert(notifications).values(stored._asdict()))
             return stored

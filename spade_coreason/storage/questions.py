@@ -7,12 +7,13 @@ The last one puts the request into the inbox again, in the same transaction.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Connection, delete, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, case, delete, func, insert, or_, select, update
 
 from ..contracts import NotificationState, QuestionState
 from ..contracts.base import utc_now
@@ -89,6 +90,11 @@ class StoredQuestion(NamedTuple):
         return self.state == _OPEN
 
     @property
+    def notice_name(self) -> str:
+        """The name from which the ids of its notifications are derived: an approval is asked anew with each code."""
+        return self.question_id + self.code if self.kind == "approval" else self.question_id
+
+    @property
     def choices(self) -> list[str]:
         """The choices; none if any text or value is an answer."""
         return list(json.loads(self.form).get("choices", ()))
@@ -105,6 +111,8 @@ class NewQuestion(NamedTuple):
 
     question: StoredQuestion
     people: tuple[str, ...]
+    held: frozenset[str] = frozenset()
+    """Those of them who are asked later, once they have a place for it."""
 
 
 class Settled(NamedTuple):
@@ -163,8 +171,7 @@ class QuestionRepository:
             connection.execute(insert(parked_requests).values(parked._asdict()))
             for new in asked:
                 connection.execute(insert(questions).values(new.question._asdict()))
-                rows = [{"question": new.question.id, "agent": self._agent, "person": person} for person in new.people]
-                connection.execute(insert(asked_people), rows)
+                _insert_people(connection, new)
             known = {
                 (row.name, row.number)
                 for row in connection.execute(select(steps.c.name, steps.c.number).where(steps.c.request == parked.id))
@@ -172,9 +179,7 @@ class QuestionRepository:
             for step in begun:
                 if (step.name, step.number) not in known:
                     connection.execute(insert(steps).values({"request": parked.id, **step._asdict()}))
-            if notices:
-                names = [column.name for column in notifications.columns]
-                connection.execute(insert(notifications), [dict(zip(names, row, strict=True)) for row in notices])
+            _insert_notices(connection, notices)
             return True
 
         commit = database.run(work)
@@ -186,28 +191,40 @@ class QuestionRepository:
         return commit
 
     def settle(
-        self, question: int, state: QuestionState, answer: str, decided_by: str, now: datetime
+        self,
+        question: int,
+        state: QuestionState,
+        answer: str,
+        decided_by: str,
+        now: datetime,
+        people: Sequence[str] | None = None,
     ) -> Commit[Settled | None]:
-        """Store the answer to a question, by its row, unless it has one. None if there is no such question.
+        """Store the answer to a question, by its row, unless it has one or its time is over. None if there is no such question.
 
         `answer` is JSON, which becomes the result of its step. If it was the last open question of its request, the request is
-        in the inbox again, with its key and its steps.
+        in the inbox again, with its key and its steps. `people` may answer now (bare JIDs), and one of them must have been
+        asked; None for all. A question whose time is over is returned as expired, also before the clock has looked at it.
         """
         database = self._database
         new_row = database.next_id()
 
         def work(connection: Connection) -> Settled | None:
             values = {"state": state.value, "answer": answer, "decided_by": decided_by, "changed_at": to_micros(now)}
-            is_this = questions.c.id == question
-            is_first = bool(
-                connection.execute(update(questions).where(is_this, questions.c.state == _OPEN).values(values)).rowcount
-            )
+            is_this, is_over = questions.c.id == question, questions.c.expires_at <= to_micros(now)
+            may_settle = questions.c.state == _OPEN
+            if state is not QuestionState.EXPIRED:
+                may_settle &= ~is_over
+            if people is not None:
+                is_asked = asked_people.c.person.in_(people), asked_people.c.waits.is_(None)
+                may_settle &= questions.c.id.in_(select(asked_people.c.question).where(*is_asked))
+            is_first = bool(connection.execute(update(questions).where(is_this, may_settle).values(values)).rowcount)
             row = connection.execute(select(questions).where(is_this)).one_or_none()
             if row is None:
                 return None
             stored = StoredQuestion._make(row)
             if not is_first:
-                return Settled(stored, False)
+                is_late = stored.is_open and stored.expires_at <= to_micros(now)
+                return Settled(stored._replace(state=QuestionState.EXPIRED.value) if is_late else stored, False)
             _withdraw_notices(connection, self._agent, stored)
             connection.execute(
                 update(steps)
@@ -273,17 +290,20 @@ class QuestionRepository:
         """Delete the parked requests of a conversation, and the questions of its requests, as an erasure does."""
         return await self._database.erase(lambda connection: delete_questions_in(connection, self._agent, record))
 
-    def remind_at_expiry(self, question: int, notices: Sequence[tuple[Any, ...]]) -> Commit[bool]:
-        """Store that the people were reminded of a question, with the notifications that do so. It is next due when it ends."""
+    def notify(self, new: NewQuestion, notices: Sequence[tuple[Any, ...]]) -> Commit[bool]:
+        """Store that people are asked or reminded, with the notifications that do so, and when the question is next due.
+
+        False, and nothing is stored, if it is not open any more, or has another code.
+        """
+        stored = new.question
 
         def work(connection: Connection) -> bool:
-            is_this = questions.c.id == question, questions.c.state == _OPEN
-            is_open = bool(
-                connection.execute(update(questions).where(*is_this).values(wake_at=questions.c.expires_at)).rowcount
-            )
-            if is_open and notices:
-                names = [column.name for column in notifications.columns]
-                connection.execute(insert(notifications), [dict(zip(names, row, strict=True)) for row in notices])
+            is_this = questions.c.id == stored.id, questions.c.state == _OPEN, questions.c.code == stored.code
+            is_open = bool(connection.execute(update(questions).where(*is_this).values(wake_at=stored.wake_at)).rowcount)
+            if is_open:
+                is_theirs = asked_people.c.question == stored.id, asked_people.c.person.in_(new.people)
+                connection.execute(update(asked_people).where(*is_theirs).values(waits=None))
+                _insert_notices(connection, notices)
             return is_open
 
         return self._database.run(work)
@@ -296,6 +316,33 @@ class QuestionRepository:
         is_this = questions.c.request == request, (questions.c.reference != "").is_(in_reply), questions.c.shown_at.is_(None)
         change = update(questions).where(*is_this).values(shown_at=to_micros(utc_now()))
         self._database.run(lambda connection: connection.execute(change))
+
+    async def reassign(self, question: StoredQuestion, code: str, people: tuple[str, ...], now: datetime) -> bool:
+        """Give an open question another code, and other people, who are asked later. False if it has changed, or is over."""
+
+        def work(connection: Connection) -> bool:
+            is_this = questions.c.id == question.id, questions.c.state == _OPEN, questions.c.code == question.code
+            is_open = update(questions).where(*is_this, questions.c.expires_at > to_micros(now)).values(code=code)
+            if not connection.execute(is_open).rowcount:
+                return False
+            _withdraw_notices(connection, self._agent, question)
+            connection.execute(delete(asked_people).where(asked_people.c.question == question.id))
+            _insert_people(connection, NewQuestion(question, people, frozenset(people)))
+            return True
+
+        return await self._database.run(work)
+
+    async def load_open_by_person(self, *, only_waiting: bool) -> list[NewQuestion]:
+        """Return the open questions, one person each, in the order of the questions; or those that they are asked later."""
+        query = (
+            select(questions, asked_people.c.person)
+            .join(asked_people, asked_people.c.question == questions.c.id)
+            .where(questions.c.agent == self._agent, questions.c.state == _OPEN)
+            .order_by(questions.c.id)
+        )
+        query = query.where(asked_people.c.waits) if only_waiting else query
+        rows = await self._database.read(lambda connection: connection.execute(query).all())
+        return [NewQuestion(StoredQuestion._make(row[:-1]), (row[-1],)) for row in rows]
 
     async def find(self, question_id: str) -> StoredQuestion | None:
         """Return a question by its id, or None."""
@@ -314,22 +361,31 @@ class QuestionRepository:
         """Return the questions that a person (a bare JID) was asked, oldest first."""
         of_person = select(asked_people.c.question).where(asked_people.c.agent == self._agent, asked_people.c.person == person)
         state = (questions.c.state == _OPEN,) if only_open else ()
-        return await self._load(questions.c.id.in_(of_person), *state)
+        return await self._load(questions.c.id.in_(of_person.where(asked_people.c.waits.is_(None))), *state)
 
-    async def count_open(self, people: Sequence[str]) -> dict[str, int]:
-        """Count the open questions that each of these people (bare JIDs) was asked."""
+    async def count_open(self, people: Sequence[str], since: datetime, *, waits: bool) -> dict[str, Counter[str]]:
+        """Count the open questions to each of these people (bare JIDs) by their requesters.
+
+        Without `waits`, those that they are asked later do not count. Requesters who have asked `since` are there too, with 0.
+        """
+        is_open = questions.c.state == _OPEN
+        is_counted = is_open if waits else is_open & asked_people.c.waits.is_(None)
         query = (
-            select(asked_people.c.person, func.count())
+            select(asked_people.c.person, questions.c.requester, func.count(case((is_counted, 1))))
             .join(questions, questions.c.id == asked_people.c.question)
-            .where(asked_people.c.agent == self._agent, asked_people.c.person.in_(people), questions.c.state == _OPEN)
-            .group_by(asked_people.c.person)
+            .where(asked_people.c.agent == self._agent, asked_people.c.person.in_(people))
+            .where(is_open | (questions.c.created_at > to_micros(since)))
+            .group_by(asked_people.c.person, questions.c.requester)
         )
-        rows = await self._database.read(lambda connection: connection.execute(query).all())
-        return {row[0]: row[1] for row in rows}
+        counts: dict[str, Counter[str]] = {person: Counter() for person in people}
+        for person, requester, count in await self._database.read(lambda connection: connection.execute(query).all()):
+            counts[person][requester] = count
+        return counts
 
     async def load_people(self, question: int) -> tuple[str, ...]:
         """Return the people (bare JIDs) who were asked, by the row of the question."""
-        query = select(asked_people.c.person).where(asked_people.c.question == question).order_by(asked_people.c.person)
+        is_asked = asked_people.c.question == question, asked_people.c.waits.is_(None)
+        query = select(asked_people.c.person).where(*is_asked).order_by(asked_people.c.person)
         return tuple(await self._database.read(lambda connection: connection.scalars(query).all()))
 
     async def load_all(
@@ -409,9 +465,24 @@ def _withdraw_notices(connection: Connection, agent: str, question: StoredQuesti
     """Delete the notifications of a question that are not sent yet."""
     people = connection.scalars(select(asked_people.c.person).where(asked_people.c.question == question.id)).all()
     kinds: tuple[NoticeKind, ...] = ("question", "reminder")
-    ids = [str(derive_notice_id(question.question_id, person, kind)) for person in people for kind in kinds]
+    ids = [str(derive_notice_id(question.notice_name, person, kind)) for person in people for kind in kinds]
     is_waiting = notifications.c.agent == agent, notifications.c.state == NotificationState.WAITING.value
     connection.execute(delete(notifications).where(*is_waiting, notifications.c.notification_id.in_(ids)))
+
+
+def _insert_people(connection: Connection, new: NewQuestion) -> None:
+    question = new.question
+    rows = [
+        {"question": question.id, "agent": question.agent, "person": person, "waits": person in new.held or None}
+        for person in new.people
+    ]
+    connection.execute(insert(asked_people), rows)
+
+
+def _insert_notices(connection: Connection, notices: Sequence[tuple[Any, ...]]) -> None:
+    if notices:
+        names = [column.name for column in notifications.columns]
+        connection.execute(insert(notifications), [dict(zip(names, row, strict=True)) for row in notices])
 
 
 def end_parked(connection: Connection, rows: Sequence[int], now: datetime) -> list[EndedQuestion]:
@@ -420,7 +491,8 @@ def end_parked(connection: Connection, rows: Sequence[int], now: datetime) -> li
     for row in rows:
         is_open = questions.c.request == row, questions.c.state == _OPEN
         for found in connection.execute(select(questions).where(*is_open)).all():
-            people = connection.scalars(select(asked_people.c.person).where(asked_people.c.question == found.id)).all()
+            is_asked = asked_people.c.question == found.id, asked_people.c.waits.is_(None)
+            people = connection.scalars(select(asked_people.c.person).where(*is_asked)).all()
             ended.append(EndedQuestion(StoredQuestion._make(found), tuple(people)))
             _withdraw_notices(connection, found.agent, ended[-1].question)
         values = {"state": QuestionState.ENDED.value, "changed_at": to_micros(now)}

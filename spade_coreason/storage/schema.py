@@ -399,13 +399,14 @@ questions = Table(
     Index("questions_by_request", "request"),
 )
 
-# The people (bare JIDs) who may answer a question.
+# The people (bare JIDs) who may answer a question. One who `waits` (true; else NULL) is asked once they have a place for it.
 asked_people = Table(
     "asked_people",
     metadata,
     Column("question", BigInt, ForeignKey("questions.id", ondelete="CASCADE"), nullable=False),
     Column("agent", Text, nullable=False),
     Column("person", Text, nullable=False),
+    Column("waits", Boolean),
     PrimaryKeyConstraint("question", "person"),
     Index("asked_people_by_person", "agent", "person"),
 )

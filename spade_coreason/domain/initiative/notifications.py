@@ -72,6 +72,15 @@ class NotificationPolicy:
     quiet: QuietHours | None = None
     zone: str = "UTC"
 
+    def count_today(self, own: int, of_others: int, *, is_own: bool, is_room: bool) -> int:
+        """Return how many notifications of the day count for another one, which is refused from `per_day` on.
+
+        Others are people who cause notifications to a person. All together they take at most half of a day, at least one. What
+        they cause besides, such as questions, takes nothing of the rest. A room has no half of its own.
+        """
+        half = self.per_day if is_room else max(1, self.per_day // 2)
+        return self.per_day if not is_own and of_others >= half else own + min(of_others, half)
+
 
 class NotificationDecision(NamedTuple):
     """The decision on a notification: `WAITING` until `due_at`, or `REFUSED`.
@@ -97,7 +106,7 @@ def decide_notification(
     | it is one of the quiet hours | waiting | their end | |
     | else | waiting | now | |
 
-    `count_today` is the number of other notifications of the day; None does not count, for one that was counted before.
+    `count_today` is that of `NotificationPolicy`; None does not count, for one that was counted before.
     `zone` is the time zone of the person.
     """
     if not is_allowed:

@@ -14,7 +14,7 @@ from ...contracts.base import utc_now
 from ...contracts.json_schema import find_problems
 from ...domain.questions import fold, match_choice, parse_value
 from ...domain.texts.json_text import dump_json
-from ...exceptions import ConfigError
+from ...exceptions import ConfigError, ServerError
 from ...storage import AgentRepository, Settled, StoredQuestion, from_micros
 from ..definition import OPERATORS, Arguments, Call, CallerKind, operation
 from ..host import OperationHost, stored_agents
@@ -25,10 +25,11 @@ THE_PERSON = frozenset({CallerKind.PERSON})
 APPROVAL = "approval"
 MAX_CODE_CHARACTERS, MAX_REASON_CHARACTERS, MAX_ANSWER_CHARACTERS = 40, 1000, 65_536
 
-AnswerOutcome: TypeAlias = Literal["taken", "too late", "over", "taken back", "unknown", "unsuitable"]
-"""The outcome of an answer. "too late": another was first. "over": the time was. "unknown": the person was not asked this.
-"unsuitable": it does not fit the question."""
+AnswerOutcome: TypeAlias = Literal["taken", "too late", "over", "taken back", "no right", "unknown", "unsuitable"]
+"""The outcome of an answer. "too late": another was first. "over": the time was. "no right": the person may not answer any
+more. "unknown": the person was not asked this. "unsuitable": it does not fit the question."""
 _OUTCOMES: Mapping[str, AnswerOutcome] = {
+    QuestionState.OPEN: "no right",
     QuestionState.ANSWERED: "too late",
     QuestionState.APPROVED: "too late",
     QuestionState.DENIED: "too late",
@@ -88,11 +89,16 @@ async def list_approvals(call: Call, arguments: Approvals) -> list[ListedApprova
     return found[: arguments.limit]
 
 
-class OfApproval(Arguments):
-    """An approval, by its id or the first characters of it, 8 at least; with a reason for the requester."""
+class OneApproval(Arguments):
+    """An approval, by its id or the first characters of it, 8 at least."""
 
     id: Annotated[str, Field(min_length=MIN_ID_CHARACTERS, max_length=36)]
     agent: str | None = None
+
+
+class OfApproval(OneApproval):
+    """An approval, with a reason for the requester."""
+
     reason: Annotated[str, Field(max_length=MAX_REASON_CHARACTERS)] = ""
 
 
@@ -108,7 +114,22 @@ async def deny_call(call: Call, arguments: OfApproval) -> ListedApproval:
     return await _decide(call, arguments, is_approved=False)
 
 
-async def _decide(call: Call, arguments: OfApproval, *, is_approved: bool) -> ListedApproval:
+@operation("approvals.reassign", OPERATORS, is_change=True, needs_platform=True)
+async def reassign_approval(call: Call, arguments: OneApproval) -> ListedApproval:
+    """Ask the people who may approve a call now, with a new code. The earlier code is worth nothing."""
+    stored = await _find_approval(call, arguments)
+    running = await call.host.running_agent(stored.agent, changes=True)
+    if running is None:
+        raise ServerError(f"{stored.agent} does not run here; add it to the configuration and start it, then ask again")
+    await call.record(stored.agent, "approvals.reassign", f"approval {stored.question_id}", person=stored.requester)
+    try:
+        await running.reassign_question(stored)
+    except ValueError as error:
+        raise ConfigError("id", str(error)) from error
+    return await _summary(call.host, stored)
+
+
+async def _find_approval(call: Call, arguments: OneApproval) -> StoredQuestion:
     found = [
         stored
         for agent in await stored_agents(call.host, arguments.agent)
@@ -117,7 +138,11 @@ async def _decide(call: Call, arguments: OfApproval, *, is_approved: bool) -> Li
     ]
     if len(found) != 1:
         _raise_missing(arguments.id, has_many=bool(found))
-    [stored] = found
+    return found[0]
+
+
+async def _decide(call: Call, arguments: OfApproval, *, is_approved: bool) -> ListedApproval:
+    stored = await _find_approval(call, arguments)
     action = "approvals.approve" if is_approved else "approvals.deny"
     settled: Settled | None = Settled(stored, False)
     if stored.is_open:
@@ -227,7 +252,9 @@ async def decide_approval(call: Call, arguments: OwnDecision) -> Answered:
     if not stored.is_open:
         await _record_failure(call, arguments.agent, arguments.person, action, resource)
         return Answered(_OUTCOMES[stored.state], stored.decided_by)
-    await call.record(arguments.agent, action, resource, person=arguments.person)
+    running = await call.host.running_agent(arguments.agent)
+    if running is None or await running.may_answer(stored, arguments.person):  # else the trail has the failure alone
+        await call.record(arguments.agent, action, resource, person=arguments.person)
     settled = await _settle_approval(call, stored, is_approved=arguments.is_approved, reason=arguments.reason)
     if settled is None or not settled.is_first:  # another approver was faster
         await _record_failure(call, arguments.agent, arguments.person, action, resource)

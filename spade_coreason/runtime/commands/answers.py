@@ -202,6 +202,8 @@ def _describe(answered: Answered, person: str) -> CommandResult:
         text = translate("You have answered this already.")
     elif answered.outcome == "too late":
         text = translate("{person} was first. Your answer changes nothing.", person=answered.decided_by)
+    elif answered.outcome == "no right":
+        text = translate("You may not answer this any more. Please ask my operator.")
     elif answered.outcome == "over":
         text = translate("The time for this is over. Your answer changes nothing.")
     elif answered.outcome == "taken back":

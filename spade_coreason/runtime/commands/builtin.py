@@ -20,6 +20,7 @@ from ...operations.access import admit_person, reject_person
 from ...operations.agents import ListUsage, list_usage, pause_agents, resume_agents
 from ...operations.conversations import ChangedConversation, end_conversation, reset_conversation
 from ...operations.definition import NoArguments, Operation
+from ...operations.initiative.questions import reassign_approval
 from ...operations.memory import OfAgents, OfConversation, RecallMemory, recall_memory
 from ...operations.people import OfWholePerson, delete_person, export_whole_person
 from ...operations.platform import LOG_LEVELS, SetLogLevel, set_log_level, show_log_level
@@ -412,6 +413,15 @@ async def _reject(invocation: Invocation) -> CommandResult:
     return CommandResult(translate(text, person=decision.person))
 
 
+async def _reassign(invocation: Invocation) -> CommandResult:
+    try:
+        wanted = reassign_approval.read_arguments({"agent": invocation.context.jid, "id": invocation.values["id"]})
+        await invocation.perform(reassign_approval, wanted)
+    except ConfigError as error:
+        return CommandResult(error.problem, is_error=True)
+    return CommandResult(translate("I ask those who may decide it now."))
+
+
 _PERSON = Field("person", N_("their JID"), is_required=True)
 _ON_OFF = (Choice("on", N_("on")), Choice("off", N_("off")), Choice(_DEFAULT, N_("default of this agent")))
 
@@ -507,6 +517,14 @@ COMMANDS_FOR_OPERATORS = (
     Command("reset", N_("let a conversation start anew"), _reset, audience="operators", subject="any conversation", usage="ID"),
     Command("admit", N_("give a person access to me"), _admit, audience="operators", fields=(_PERSON,), usage="JID"),
     Command("reject", N_("withdraw a person's access to me"), _reject, audience="operators", fields=(_PERSON,), usage="JID"),
+    Command(
+        "reassign",
+        N_("ask those who may decide an approval now"),
+        _reassign,
+        audience="operators",
+        fields=(Field("id", N_("the id of the approval"), is_required=True),),
+        usage="ID",
+    ),
     Command(
         "people delete",
         N_("delete everything about a person, at the agents whose operator you are"),

@@ -87,7 +87,12 @@ class Notifier:
         """Store a notification, unless there is one with its id, and return it. StoreError if it cannot be stored."""
         now, preferences = self._services.clock(), await self._find_preferences(person)
         new = self._repository.make(notification_id, person, thread, "" if root == person else root, content, now)
-        decide = partial(self._decide, person, preferences, now)
+        is_own, is_room = not new.root, self._channel.is_room(person)
+
+        def decide(own: int, of_others: int) -> NotificationDecision:
+            count = self._policy.count_today(own, of_others, is_own=is_own, is_room=is_room)
+            return self._decide(person, preferences, now, count)
+
         stored = await self._repository.create(new, decide, now)
         self.wake_at(from_micros(stored.due_at))
         return stored.to_public()

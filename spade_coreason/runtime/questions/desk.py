@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from ...contracts import QuestionState
@@ -19,7 +19,6 @@ from ...domain.access import AccessPolicy
 from ...domain.identifiers import NoticeKind, derive_notice_id
 from ...domain.messages import MAY_CHANGE, EarlierRuns, InboundRequest
 from ...domain.questions import (
-    MAX_OPEN_QUESTIONS,
     ApprovalPolicy,
     FoundAnswer,
     decide_plain_answer,
@@ -27,11 +26,12 @@ from ...domain.questions import (
     describe_question,
     find_answer,
     fold,
+    make_approval_code,
 )
 from ...domain.texts.approval_mark import MARK, quote_forgeries
 from ...domain.texts.durations import format_duration
 from ...domain.texts.json_text import dump_json
-from ...domain.texts.translation import translate, use_language
+from ...domain.texts.translation import N_, translate, use_language
 from ...storage import (
     AgentRepository,
     Commit,
@@ -60,6 +60,9 @@ _REPEATED_S = 3.0
 """The time after an answer in which the same text may be the same answer once more."""
 _SKEW = 60_000_000
 """The most microseconds by which the clock of a server differs, or by which it is late to see that a stream is cut."""
+_LATELY = timedelta(days=7)
+"""The time for which those who have asked a person keep places there from others."""
+_STUCK = N_("No one who was asked may decide the approval {id} any more. An operator can ask others with /reassign {id}")
 
 
 class QuestionDesk:
@@ -86,8 +89,12 @@ class QuestionDesk:
         self._languages = languages
         self._resume = resume
         self._clock = clock
-        self._asking: Counter[str] = Counter()
-        """The questions of people that are about to be stored, by person."""
+        self._asking: Counter[tuple[str, str]] = Counter()
+        """The questions of people that are about to be stored, by person and requester."""
+        self._may_hold = True
+        """False if no person is asked later."""
+        self._reviews = self._reviewed = 0
+        """The number of changes of rights, and of those that the clock has looked at."""
         self._parked_count = 0
         """The number of requests that were parked since the start."""
         self.has_open = False
@@ -120,10 +127,10 @@ class QuestionDesk:
             raise ValueError(f"no one but {requester or 'the agent'} may approve this; add an account with access to {where}")
         return others
 
-    async def check(self, asked: Sequence[AskedQuestion]) -> None:
-        """Raise ValueError if a person has no access, or has too many open questions."""
-        wanted = Counter(person for each in asked for person in each.people)
-        for person in wanted:
+    async def check(self, asked: Sequence[AskedQuestion]) -> AskedQuestion:
+        """Return the last one with the people who are asked later. Raise ValueError if a person has no access."""
+        last = asked[-1]
+        for person in last.people:
             if person == self.agent:
                 raise ValueError(f"{person} is the agent itself; ask a person")
             if not self._access.is_allowed(person):
@@ -131,18 +138,20 @@ class QuestionDesk:
         parked_count = None
         while parked_count != self._parked_count:  # else one was stored that this has not read
             parked_count = self._parked_count
-            counts = await self._repository.count_open(list(wanted))
-        for person, count in wanted.items():
-            if counts.get(person, 0) + self._asking[person] + count > MAX_OPEN_QUESTIONS:
-                raise ValueError(f"{person} has {MAX_OPEN_QUESTIONS} open questions already; wait until some are answered")
+            counts = await self._repository.count_open(last.people, self._clock() - _LATELY, waits=True)
+        for (person, requester), count in (self._asking + _count(asked[:-1])).items():
+            if person in counts:
+                counts[person][requester] += count
+        held = (person for person in counts if not self._policy.has_place(last.requester, counts[person]))
+        return last if last.is_shown_here else last._replace(held=frozenset(held))
 
     def count(self, asked: Sequence[AskedQuestion]) -> None:
         """Count questions that are about to be stored among the open ones of the people, right after `check`."""
-        self._asking.update(person for each in asked for person in each.people)
+        self._asking += _count(asked)
 
     def release(self, asked: Sequence[AskedQuestion]) -> None:
         """Count questions no more that are stored, or will not be."""
-        self._asking -= Counter(person for each in asked for person in each.people)  # leaves no zeros
+        self._asking -= _count(asked)  # leaves no zeros
 
     def park(self, turn: Turn, started_at: datetime, reply: str | None) -> Commit[bool]:
         """Store the questions of a turn, and move its request out of the inbox, in one transaction.
@@ -165,6 +174,7 @@ class QuestionDesk:
         self.release(asked)
         if is_parked:
             self.has_open = True
+            self._may_hold |= any(each.held for each in asked)
             self._parked_count += 1
             self._wake_at(self._clock())  # for the notifications; it sleeps until the first reminder then
 
@@ -199,8 +209,6 @@ class QuestionDesk:
 
     def _make(self, turn: Turn, asked: AskedQuestion, now: datetime) -> NewQuestion:
         incoming, step = turn.queued.incoming, asked.step
-        root = incoming.stored_root
-        requester = (root or "") if root is not None else "" if incoming.owner == self.agent else incoming.owner
         form: dict[str, Any] = {"choices": list(asked.choices)} if asked.choices else {}
         if asked.schema is not None:
             form["schema"] = asked.schema
@@ -214,7 +222,7 @@ class QuestionDesk:
             step.name,
             step.number,
             incoming.thread if asked.is_shown_here else None,
-            requester,
+            asked.requester,
             asked.text,
             dump_json(form),
             asked.code,
@@ -226,14 +234,16 @@ class QuestionDesk:
             to_micros(now + asked.timeout),
             to_micros(now + asked.timeout / 2),
             micros,
+            approvers=asked.approvers,
         )
-        return NewQuestion(question, asked.people)
+        return NewQuestion(question, asked.people, asked.held)
 
     # The texts
 
     def _notices(self, new: NewQuestion, *, is_reminder: bool = False) -> list[StoredNotification]:
         """Return the notifications by which people are asked, or reminded."""
-        return [self._notice(new.question, person, is_reminder=is_reminder) for person in new.people]
+        people = (person for person in new.people if person not in new.held)
+        return [self._notice(new.question, person, is_reminder=is_reminder) for person in people]
 
     def _notice(self, question: StoredQuestion, person: str, *, is_reminder: bool) -> StoredNotification:
         with use_language(self._languages.of_person(person)):
@@ -243,7 +253,7 @@ class QuestionDesk:
                 text = f"{MARK} {reminder}\n\n{text}" if question.kind == APPROVAL else f"{reminder}\n\n{text}"
         content = dump_json({"question": text, "choices": choices, "request": question.request})
         root = question.requester if question.requester != person else ""
-        notice_id = str(derive_notice_id(question.question_id, person, "reminder" if is_reminder else "question"))
+        notice_id = str(derive_notice_id(question.notice_name, person, "reminder" if is_reminder else "question"))
         return self._notifications.make(notice_id, person, question.thread, root, content, self._clock())
 
     def _describe(self, question: StoredQuestion) -> tuple[str, list[list[str]]]:
@@ -302,14 +312,47 @@ class QuestionDesk:
     def settle(
         self, question: StoredQuestion, state: QuestionState, answer: dict[str, Any], decided_by: str
     ) -> Commit[Settled | None]:
-        """Store the answer to a question, unless it has one. If its request waits for no other, it runs again."""
+        """Store the answer to a question, unless it has one. If its request waits for no other, it runs again.
+
+        An answer of a person counts if they were asked and may answer now. `decided_by` is no JID for a user of the machine.
+        """
         now = self._clock()
         dumped = dump_json({**answer, "at": now.isoformat()})
-        commit = self._repository.settle(question.id, state, dumped, decided_by, now)
+        is_person = decided_by and " " not in decided_by
+        people = None if not is_person else [decided_by] if self.may_answer(question, decided_by) else []
+        commit = self._repository.settle(question.id, state, dumped, decided_by, now, people)
         commit.on_stored(self._on_settled)
         return commit
 
+    def may_answer(self, question: StoredQuestion, person: str) -> bool:
+        """Return True if a person (a bare JID) who was asked may answer now: it is open, and they still have the right."""
+        if question.kind != APPROVAL:
+            return self._access.is_allowed(person)
+        try:
+            return person in self.find_approvers(question.approvers, question.requester)
+        except ValueError:
+            return False
+
+    async def reassign(self, question: StoredQuestion) -> None:
+        """Ask the people who may approve a call now, with a new code. Its time goes on. ValueError, with the remedy."""
+        people = self.find_approvers(question.approvers, question.requester)
+        if not await self._repository.reassign(question, make_approval_code(), people, self._clock()):
+            raise ValueError("it is decided already, or its time is over; nothing was changed")
+        self._parked_count += 1
+        self.review()
+
+    def review(self, *_: object) -> None:
+        """Look for approvals that no one may decide any more, and for those who have a place: something has changed."""
+        self._reviews += 1
+        self._may_hold = True
+        self._look_for_places()
+
+    def _look_for_places(self) -> None:
+        if self._may_hold and self.has_open:
+            self._wake_at(self._clock())
+
     def _on_settled(self, settled: Settled | None) -> None:
+        self._look_for_places()
         if settled is not None and settled.pending is not None and not self._resume(settled.pending):
             log.warning("%s: a request that waited for an answer has no channel any more", self.agent)
 
@@ -339,36 +382,69 @@ class QuestionDesk:
         return self.has_open or bool(self._asking)
 
     def _tell_of_end(self, ended: Sequence[EndedQuestion], owner: str) -> None:
-        notices: list[StoredNotification] = []
-        for question, people in ended:
-            for person in people:
-                if person == owner:
-                    continue
-                with use_language(self._languages.of_person(person)):
-                    text = translate("The question {code} was taken back. You need not answer it.", code=question.code)
-                content = dump_json({"question": text, "choices": []})
-                notice_id = str(derive_notice_id(question.question_id, person, "end"))
-                root = question.requester if question.requester != person else ""
-                notices.append(self._notifications.make(notice_id, person, question.thread, root, content, self._clock()))
+        text = N_("The question {code} was taken back. You need not answer it.")
+        notices = [
+            self._make_news(question, person, "end", text) for question, people in ended for person in people if person != owner
+        ]
         if notices:
             self._notifications.add(notices).on_stored(lambda _: self._wake_at(self._clock()))
+        self._look_for_places()
+
+    def _make_news(self, question: StoredQuestion, person: str, kind: NoticeKind, text: str) -> StoredNotification:
+        with use_language(self._languages.of_person(person)):
+            text = translate(text, code=question.code, id=question.question_id[:8])
+        content = dump_json({"question": text, "choices": []})
+        notice_id = str(derive_notice_id(question.notice_name, person, kind))
+        root = question.requester if question.requester != person else ""
+        return self._notifications.make(notice_id, person, question.thread, root, content, self._clock())
 
     # The clock
 
     async def run_due(self, now: datetime) -> None:
-        """Remind people of what is half over, and end what is over."""
+        """Remind people of what is half over, end what is over, and look at what has changed."""
         commits: list[Commit[Any]] = []
         for question in await self._repository.load_due(now, _BATCH):
             if question.expires_at <= to_micros(now):
                 commits.append(self.settle(question, QuestionState.EXPIRED, {"expired": True}, ""))
             else:
                 people = await self._repository.load_people(question.id)
-                rows = [self._notice(question, person, is_reminder=True) for person in people]
-                commit = self._repository.remind_at_expiry(question.id, rows)
+                able = tuple(person for person in people if self.may_answer(question, person))
+                new = NewQuestion(question._replace(wake_at=question.expires_at), able)
+                commit = self._repository.notify(new, self._notices(new, is_reminder=True))
                 commit.on_stored(lambda is_open: self._wake_at(self._clock()) if is_open else None)
                 commits.append(commit)
         if commits:
             await Commit.join(commits)
+        if self._reviews != self._reviewed and self._access.is_known:
+            await self._tell_of_stuck()
+        if self._may_hold:
+            await self._ask_waiting()
+
+    async def _tell_of_stuck(self) -> None:
+        """Tell the requester and the operators of each approval that no one who was asked may decide any more, once."""
+        reviews, notices = self._reviews, list[StoredNotification]()
+        asked = await self._repository.load_open_by_person(only_waiting=False)
+        able = {question.id for question, people, _ in asked if self.may_answer(question, people[0])}
+        for question in {each.question for each in asked if each.question.id not in able and each.question.kind == APPROVAL}:
+            for person in {question.requester, *self._access.operators} - {""}:
+                news = self._make_news(question, person, "stuck", _STUCK)
+                if await self._notifications.find(news.notification_id) is None:
+                    notices.append(news)
+        await self._notifications.add(notices)
+        self._reviewed = reviews
+
+    async def _ask_waiting(self) -> None:
+        """Ask people what they were to be asked later, in order, while they have a place for it."""
+        parked_count = self._parked_count
+        waiting = await self._repository.load_open_by_person(only_waiting=True)
+        people = [each.people[0] for each in waiting]
+        counts = await self._repository.count_open(people, self._clock() - _LATELY, waits=False)
+        for person, each in zip(people, waiting, strict=True):
+            requester = each.question.requester
+            if self.may_answer(each.question, person) and self._policy.has_place(requester, counts[person]):
+                counts[person][requester] += 1
+                await self._repository.notify(each, self._notices(each))
+        self._may_hold = bool(waiting) or parked_count != self._parked_count
 
     async def find_next_due(self) -> datetime | None:
         """Return when the first question is to be looked at."""
@@ -381,3 +457,7 @@ class QuestionDesk:
     def _wake_at(self, due_at: datetime) -> None:
         if self.due_times is not None:
             self.due_times.wake_at(due_at)
+
+
+def _count(asked: Sequence[AskedQuestion]) -> Counter[tuple[str, str]]:
+    return Counter((person, each.requester) for each in asked for person in each.people)

@@ -25,7 +25,7 @@ from ...domain.questions import (
 )
 from ...domain.texts.approval_mark import quote_forgeries
 from ...domain.texts.json_text import dump_json
-from ...domain.texts.translation import translate
+from ...domain.texts.translation import N_, translate
 from ...exceptions import ApprovalDeniedError, ApprovalExpiredError, ApprovalRefusedError, QuestionExpiredError
 from ..turns.output import TurnOutput
 from ..turns.step_journal import StepJournal
@@ -53,6 +53,12 @@ class AskedQuestion(NamedTuple):
     timeout: timedelta
     is_shown_here: bool
     """True if the reply of the turn has it. Otherwise the people get it as a notification."""
+    requester: str
+    """The bare JID of the person behind the request; "" if it is the agent itself, or not known."""
+    approvers: str | None = None
+    """The group that may decide an approval; None for the one that is configured."""
+    held: frozenset[str] = frozenset()
+    """Those of the people who are asked later."""
 
 
 class ApprovalCall(NamedTuple):
@@ -83,8 +89,8 @@ class QuestionSink(Protocol):
         """The bare JID of the agent."""
         ...
 
-    async def check(self, asked: Sequence[AskedQuestion]) -> None:
-        """Raise ValueError if a person has no access, or has too many open questions."""
+    async def check(self, asked: Sequence[AskedQuestion]) -> AskedQuestion:
+        """Return the last one with the people who are asked later. Raise ValueError if a person has no access."""
         ...
 
     def count(self, asked: Sequence[AskedQuestion]) -> None:
@@ -148,10 +154,12 @@ class TurnQuestions:
                 raise ValueError(
                     f"{person} is a caller of a door, who can only be asked in their own reply; pass to=JID of a person"
                 )
-            asked = AskedQuestion(step, QUESTION, (person,), question, tuple(choices), schema, code, timeout, is_shown_here)
+            asked = AskedQuestion(
+                step, QUESTION, (person,), question, tuple(choices), schema, code, timeout, is_shown_here, self._requester
+            )
             if not step.is_finished:
                 await _check_schema(schema)
-                await self._sink.check([asked])
+                asked = await self._sink.check([asked])
         except ValueError as error:
             await self._refuse(step, error)
             raise
@@ -162,6 +170,8 @@ class TurnQuestions:
             prefix = f"answer {code} " if self._incoming.kind.is_human else ""
             buttons = tuple((f"{prefix}{choice}", quote_forgeries(choice)) for choice in choices)
             self._output.emit_question(shown, buttons, question)
+        elif asked.held:
+            self._say(translate("I will ask {person} later, and go on when they have answered.", person=person))
         else:
             self._say(translate("I have asked {person}, and go on when they have answered.", person=person))
         if not step.is_finished:
@@ -190,15 +200,16 @@ class TurnQuestions:
                 continue
             try:
                 approval = self._make_approval(step, call, approvers, timeout)
-                await self._sink.check([*asked, approval])
+                asked.append(await self._sink.check([*asked, approval]))
             except ValueError as error:
                 refusals[step.key] = str(error)
                 await self._refuse(step, error)
-            else:
-                asked.append(approval)
         if len(refusals) < len(steps):
             group = approvers or self._sink.approvals.approvers or translate("an operator")
-            self._say(translate("This needs the approval of {group}. I go on when it is decided.", group=group))
+            text = N_("This needs the approval of {group}. I go on when it is decided.")
+            if asked and all(len(each.held) == len(each.people) for each in asked):
+                text = N_("This needs the approval of {group}. I will ask for it later.")
+            self._say(translate(text, group=group))
         if asked:
             self._park(asked)
         self._go_on()
@@ -228,17 +239,21 @@ class TurnQuestions:
         requester = self._find_requester()
         people = self._sink.find_approvers(approvers, requester)
         text, code = describe_call(call.name, call.arguments, call.names), make_approval_code()
-        return AskedQuestion(step, APPROVAL, people, text, (), None, code, timeout or self._sink.approvals.timeout, False)
+        timeout = timeout or self._sink.approvals.timeout
+        return AskedQuestion(step, APPROVAL, people, text, (), None, code, timeout, False, requester, approvers)
+
+    @property
+    def _requester(self) -> str:
+        incoming = self._incoming
+        if incoming.stored_root is not None:
+            return incoming.stored_root
+        return "" if incoming.owner == self._sink.agent else incoming.owner
 
     def _find_requester(self) -> str:
         """Return the person behind the request (a bare JID), "" if it is the agent itself. ValueError if it is not known."""
-        incoming = self._incoming
-        root = incoming.stored_root
-        if root is None:
-            return "" if incoming.owner == self._sink.agent else incoming.owner
-        if not root:
+        if self._incoming.stored_root == "":
             raise ValueError("it is not known who asks, so no one can approve it; see access.trusted_domains and rooms")
-        return root
+        return self._requester
 
     def _find_person(self, to: str | None) -> str:
         """Return the person to ask (a bare JID): by default the one behind the request. ValueError if there is none.

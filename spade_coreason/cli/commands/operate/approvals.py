@@ -22,15 +22,16 @@ _ID_CHARACTERS = 8
 
 @click.group("approvals", cls=CLIGroup)
 def command() -> None:
-    """List the calls that agents want approved; approve or deny one.
+    """List the calls that agents want approved; approve or deny one, or ask others.
 
-    Approvers decide in their chats, by a code that only they get. These commands decide in their place. `approve` and `deny`
-    write an entry to the audit trail of the agent, and work while the platform runs.
+    Approvers decide in their chats, by a code that only they get. These commands decide in their place. `approve`, `deny` and
+    `reassign` write an entry to the audit trail of the agent, and work while the platform runs.
 
     \b
       spade-coreason approvals list
       spade-coreason approvals approve 1f0c9a77
       spade-coreason approvals deny 1f0c9a77 --reason "too late"
+      spade-coreason approvals reassign 1f0c9a77
     """
 
 
@@ -105,3 +106,21 @@ def deny(file: Path | None, data: Path | None, agent: str | None, approval_id: s
     with open_platform(file, data, changes=True) as platform:
         found = platform.perform(deny_call, OfApproval(agent=agent, id=approval_id, reason=reason))
     _print_call("Denied", found)
+
+
+@command.command("reassign")
+@id_argument("approval_id", complete_approvals)
+@storage_options
+def reassign(file: Path | None, data: Path | None, agent: str | None, approval_id: str) -> None:
+    """Ask those who may approve a call now, with a new code. The earlier code is worth nothing.
+
+    Use it when no one of those who were asked may decide any more. The end of the time stays. The platform must run.
+
+    \b
+      spade-coreason approvals reassign 1f0c9a77
+    """
+    from ....operations.initiative.questions import OneApproval, reassign_approval
+
+    with open_platform(file, data, changes=True) as platform:
+        found = platform.perform(reassign_approval, OneApproval(agent=agent, id=approval_id))
+    _print_call("Asked anew", found)

@@ -1,6 +1,6 @@
-"""Which question an answer by a door names, when a question was shown, who may decide it, and who is behind an item.
+"""Which question an answer by a door names, when a question was shown, who may decide it, and who is asked later.
 
-A delivery of an item may wait for a person, too.
+An item has the person behind it, and its delivery may wait for a person, too.
 """
 
 import sqlalchemy as sa
@@ -16,6 +16,7 @@ def upgrade() -> None:
     op.add_column("door_threads", sa.Column("question", sa.Text))
     op.add_column("questions", sa.Column("shown_at", Whole))
     op.add_column("questions", sa.Column("approvers", sa.Text))
+    op.add_column("asked_people", sa.Column("waits", sa.Boolean))
     op.add_column("topic_items", sa.Column("root", sa.Text))
     op.add_column("topic_deliveries", sa.Column("parked", sa.Integer))
 
@@ -23,6 +24,7 @@ def upgrade() -> None:
 def downgrade() -> None:
     op.drop_column("topic_deliveries", "parked")
     op.drop_column("topic_items", "root")
+    op.drop_column("asked_people", "waits")
     op.drop_column("questions", "approvers")
     op.drop_column("questions", "shown_at")
     op.drop_column("door_threads", "question")
