@@ -333,14 +333,14 @@ class QuestionRepository:
         return await self._database.run(work)
 
     async def load_open_by_person(self, *, only_waiting: bool) -> list[NewQuestion]:
-        """Return the open questions, one person each, in the order of the questions; or those that they are asked later."""
+        """Return the open approvals in their order, one person each; or all open questions that people are asked later."""
         query = (
             select(questions, asked_people.c.person)
             .join(asked_people, asked_people.c.question == questions.c.id)
             .where(questions.c.agent == self._agent, questions.c.state == _OPEN)
+            .where(asked_people.c.waits if only_waiting else questions.c.kind == "approval")
             .order_by(questions.c.id)
         )
-        query = query.where(asked_people.c.waits) if only_waiting else query
         rows = await self._database.read(lambda connection: connection.execute(query).all())
         return [NewQuestion(StoredQuestion._make(row[:-1]), (row[-1],)) for row in rows]
 

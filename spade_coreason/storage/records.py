@@ -384,6 +384,7 @@ class StoredAgent(NamedTuple):
     `variables` holds texts by scope and name, then by holder, the latest last. `active` holds the time of the last interaction
     of each active conversation, the longest idle first. `next_due` is when the first notification, schedule or question is due.
     `has_own_schedules` is true if the agent has schedules of its own (`@every`), and `has_questions` if a question is open.
+    `has_rights` is true if an approval is open, or people are asked a question later.
     """
 
     agent: str
@@ -392,6 +393,7 @@ class StoredAgent(NamedTuple):
     next_due: datetime | None = None
     has_own_schedules: bool = False
     has_questions: bool = False
+    has_rights: bool = False
 
     def get_by_holder(self, scope: str, name: str) -> Mapping[str, str]:
         """Return the variable `name` of all holders as JSON texts, by holder."""

@@ -150,9 +150,9 @@ class AgentRepository:
                 by_name[scope, name][holder] = value
             rows = connection.exec_driver_sql(queries[LIST_ACTIVE], (self.agent, str(ConversationState.ACTIVE)))
             active = {row[0]: from_micros(row[1]) for row in rows}
-            [(*due, has_own)] = connection.exec_driver_sql(queries[FIND_DUE], (self.agent,) * 5)
+            [(*due, has_own, has_rights)] = connection.exec_driver_sql(queries[FIND_DUE], (self.agent,) * 7)
             next_due = min((from_micros(micros) for micros in due if micros is not None), default=None)
-            return StoredAgent(self.agent, by_name, active, next_due, bool(has_own), has_questions=due[2] is not None)
+            return StoredAgent(self.agent, by_name, active, next_due, bool(has_own), due[2] is not None, bool(has_rights))
 
         return await self.database.read(work)
 

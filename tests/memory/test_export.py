@@ -84,7 +84,7 @@ async def store_everything(repository: AgentRepository, memory: AgentInteraction
     _, is_new, _ = repository.inbox.receive(uuid4().bytes, owner, json.dumps({"payload": {"query": "waits"}}), NOW)
     await is_new
     new = repository.notifications.make(str(uuid4()), owner, None, "", json.dumps([f"for {owner}"]), NOW)
-    await repository.notifications.create(new, lambda count: NotificationDecision(NotificationState.WAITING, NOW), NOW)
+    await repository.notifications.create(new, lambda own, of_others: NotificationDecision(NotificationState.WAITING, NOW), NOW)
     assert await repository.schedules.create(make_reminder(repository, owner), 100)
     await store_question(repository, owner, owner)
 
@@ -223,7 +223,7 @@ async def test_a_person_with_only_a_reminder_or_a_notification_is_listed(databas
     repository = await open_repository(database, AGENT)
     assert await repository.schedules.create(make_reminder(repository, ALICE), 100)
     new = repository.notifications.make(str(uuid4()), BOB, None, f"root-{BOB}", "[]", NOW)
-    await repository.notifications.create(new, lambda count: NotificationDecision(NotificationState.WAITING, NOW), NOW)
+    await repository.notifications.create(new, lambda own, of_others: NotificationDecision(NotificationState.WAITING, NOW), NOW)
     assert sorted(await repository.list_people()) == sorted([ALICE, BOB, f"root-{BOB}"])
 
 

@@ -22,7 +22,7 @@ async def test_a_notification_whose_state_is_stored_during_the_read_is_not_due_a
     try:
         repository = NotificationRepository(database, AGENT)
         new = repository.make("c0ffee00-0000-4000-8000-000000000000", "bob@localhost", None, "", dump_blocks("hello"), NOW)
-        await repository.create(new, lambda _: NotificationDecision(NotificationState.WAITING, NOW), NOW)
+        await repository.create(new, lambda *_: NotificationDecision(NotificationState.WAITING, NOW), NOW)
         [stored] = await repository.load_due(NOW, 10)
         in_flight = {stored.id: stored}
         reading = asyncio.create_task(repository.load_due(NOW, 10, without=in_flight))
@@ -56,5 +56,5 @@ async def test_notifications_that_do_not_wait_are_deleted_after_seven_days_also_
         await database.close()
 
 
-def _decide(decision: NotificationDecision, count: int) -> NotificationDecision:
+def _decide(decision: NotificationDecision, own: int, of_others: int) -> NotificationDecision:
     return decision

@@ -38,7 +38,8 @@ class Initiative:
         self._questions.has_open = stored.has_questions
         if stored.next_due is not None:
             self.due_times.wake_at(stored.next_due)
-        self._questions.review()
+        if stored.has_rights:
+            self._questions.review()
         await self.scheduler.open(has_stored=stored.has_own_schedules)
 
     def begin(self) -> None:

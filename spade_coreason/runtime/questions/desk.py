@@ -91,7 +91,7 @@ class QuestionDesk:
         self._clock = clock
         self._asking: Counter[tuple[str, str]] = Counter()
         """The questions of people that are about to be stored, by person and requester."""
-        self._may_hold = True
+        self._may_hold = False
         """False if no person is asked later."""
         self._reviews = self._reviewed = 0
         """The number of changes of rights, and of those that the clock has looked at."""
@@ -325,7 +325,7 @@ class QuestionDesk:
         return commit
 
     def may_answer(self, question: StoredQuestion, person: str) -> bool:
-        """Return True if a person (a bare JID) who was asked may answer now: it is open, and they still have the right."""
+        """Return True if a person (a bare JID) who was asked still has the right to answer."""
         if question.kind != APPROVAL:
             return self._access.is_allowed(person)
         try:
@@ -425,7 +425,7 @@ class QuestionDesk:
         reviews, notices = self._reviews, list[StoredNotification]()
         asked = await self._repository.load_open_by_person(only_waiting=False)
         able = {question.id for question, people, _ in asked if self.may_answer(question, people[0])}
-        for question in {each.question for each in asked if each.question.id not in able and each.question.kind == APPROVAL}:
+        for question in {each.question for each in asked if each.question.id not in able}:
             for person in {question.requester, *self._access.operators} - {""}:
                 news = self._make_news(question, person, "stuck", _STUCK)
                 if await self._notifications.find(news.notification_id) is None:

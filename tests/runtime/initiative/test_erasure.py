@@ -129,7 +129,7 @@ async def test_notifications_are_purged_after_seven_days_where_no_request_ever_c
         repository = t.runners[AGENT].repository
         new = repository.notifications.make(str(uuid4()), BOB, None, "", "[]", clock())
         refused = NotificationDecision(NotificationState.REFUSED, clock())
-        await repository.notifications.create(new, lambda count: refused, clock())
+        await repository.notifications.create(new, lambda own, of_others: refused, clock())
         clock.advance(days=6)
         await repository.inbox.purge(clock())
         assert len(await repository.notifications.load_newest()) == 1

@@ -223,29 +223,30 @@ def approval_policy(*operators: str) -> Policy:
     return Policy(operators=frozenset(operators), approvals=ApprovalPolicy(operators=operators))
 
 
-async def test_a_person_has_at_most_twenty_open_questions() -> None:
+async def test_a_person_is_asked_at_most_twenty_questions_at_once_and_further_ones_in_order() -> None:
     async with AgentTester(ChangingAgent(ask_or_say_why)) as t:
         for number in range(MAX_OPEN_QUESTIONS):
             t.send("go", thread=str(number % 3))
         await t.settled()
         assert len(await asked(t, BOB)) == MAX_OPEN_QUESTIONS
         t.unread()
-        assert await t.say("go") == ["bob@localhost has 20 open questions already; wait until some are answered"]
+        assert await t.say("go") == ["I will ask bob@localhost later, and go on when they have answered."]
         code = code_of(t.unread(BOB)[:1])
+        assert len(await asked(t, BOB)) == MAX_OPEN_QUESTIONS
         await t.say(f"/answer {code} red", user=BOB)
         await t.settled()
-        t.unread()
-        await t.say("go")
         assert len(await asked(t, BOB)) == MAX_OPEN_QUESTIONS
+        [late] = t.unread(BOB)
+        assert late.startswith("Which?")
 
 
-async def test_many_questions_at_once_stop_at_twenty() -> None:
+async def test_of_many_questions_at_once_twenty_are_asked_and_the_others_later() -> None:
     async with AgentTester(ChangingAgent(ask_or_say_why)) as t:
         for number in range(30):
             t.send("go", thread=str(number))
-        refused = [text for text in await texts(t) if "open questions already" in text]
+        later = [text for text in await texts(t) if text.startswith("I will ask")]
         assert len(await asked(t, BOB)) == MAX_OPEN_QUESTIONS
-        assert len(refused) == 10
+        assert len(later) == 10
 
 
 async def ask_or_say_why(request: AgentRequest, session: Session, response: Response) -> None:

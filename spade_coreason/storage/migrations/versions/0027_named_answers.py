@@ -19,9 +19,15 @@ def upgrade() -> None:
     op.add_column("asked_people", sa.Column("waits", sa.Boolean))
     op.add_column("topic_items", sa.Column("root", sa.Text))
     op.add_column("topic_deliveries", sa.Column("parked", sa.Integer))
+    is_open = sa.text("state = 'open' AND kind = 'approval'")
+    op.create_index("open_approvals", "questions", ["agent"], sqlite_where=is_open, postgresql_where=is_open)
+    sqlite, postgres = sa.text("waits = 1"), sa.text("waits")
+    op.create_index("waiting_people", "asked_people", ["agent"], sqlite_where=sqlite, postgresql_where=postgres)
 
 
 def downgrade() -> None:
+    op.drop_index("waiting_people")
+    op.drop_index("open_approvals")
     op.drop_column("topic_deliveries", "parked")
     op.drop_column("topic_items", "root")
     op.drop_column("asked_people", "waits")
