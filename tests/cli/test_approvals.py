@@ -10,7 +10,7 @@ import pytest
 
 from spade_coreason.storage import AgentRepository, open_database
 from tests.cli.conftest import Invoke
-from tests.support.databases import SQLITE
+from tests.support.databases import SQLITE, execute
 from tests.support.stored_questions import APPROVAL, store_approval
 
 AGENT, ALICE, BOSS = "refunds@localhost", "alice@localhost", "boss@localhost"
@@ -79,3 +79,20 @@ def test_a_shell_completes_open_approvals(data_dir: Path, invoke: Invoke, monkey
     assert complete("approvals approve 5b") == complete("approvals deny ") == [APPROVAL]
     assert invoke("approvals", "deny", APPROVAL).exit_code == 0
     assert complete("approvals approve 5b") == []
+
+
+@pytest.mark.parametrize("verb", ["approve", "deny"])
+def test_beside_a_platform_that_does_not_run_no_decision_counts_after_its_time(
+    verb: str, data_dir: Path, invoke: Invoke
+) -> None:
+    execute(f"{SQLITE}{data_dir / 'platform.db'}", "UPDATE questions SET expires_at = 1")
+    late = invoke("approvals", verb, APPROVAL)
+    assert late.exit_code == 2
+    assert "it is expired already; nothing was changed" in late.stderr
+    assert len(json.loads(invoke("approvals", "list", "--json").stdout)) == 1  # until its agent runs
+
+
+def test_reassign_needs_a_running_platform(data_dir: Path, invoke: Invoke) -> None:
+    asked = invoke("approvals", "reassign", APPROVAL)
+    assert asked.exit_code != 0
+    assert "needs a running platform; start it with `spade-coreason up`" in asked.stderr

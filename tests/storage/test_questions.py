@@ -160,3 +160,48 @@ async def test_the_steps_of_a_request_that_waits_over_a_long_stop_are_there_when
     await repository.inbox.flush()
     await repository.inbox.purge(NOW + timedelta(days=31))
     assert (await count(database, "inbox"), await count(database, "steps")) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("people", "after", "is_first", "state"),
+    [
+        ([BOB], timedelta(0), True, "answered"),
+        ([BOB, CAROL], timedelta(days=6), True, "answered"),
+        (None, timedelta(0), True, "answered"),
+        ([], timedelta(0), False, "open"),
+        ([CAROL], timedelta(0), False, "open"),
+        ([BOB], timedelta(days=7), False, "expired"),
+        (None, timedelta(days=8), False, "expired"),
+    ],
+)
+async def test_an_answer_counts_of_those_who_were_asked_and_may_answer_now_and_in_time(
+    database: Database, people: list[str] | None, after: timedelta, is_first: bool, state: str
+) -> None:
+    repository = await open_repository(database)
+    _, [question] = await park(repository, ALICE, (BOB,))
+    settled = await repository.questions.settle(question.id, QuestionState.ANSWERED, TEXT, BOB, NOW + after, people)
+    assert settled is not None
+    assert (settled.is_first, settled.question.state) == (is_first, state)
+    assert (len(await load_again(repository)) == 1) is is_first
+
+
+async def test_who_is_asked_later_cannot_answer_until_then(database: Database) -> None:
+    repository = await open_repository(database)
+    parked = await receive_parked(repository, ALICE, at=NOW)
+    question = make_question(repository, parked.id, ALICE, asked_at=NOW)
+    new = NewQuestion(question, (BOB, CAROL), frozenset([BOB]))
+    assert await repository.questions.park(parked, [new], [], [], None)
+    assert await repository.questions.count_open([BOB, CAROL], NOW, waits=True) == {BOB: {ALICE: 1}, CAROL: {ALICE: 1}}
+    assert await repository.questions.count_open([BOB, CAROL], NOW, waits=False) == {BOB: {ALICE: 0}, CAROL: {ALICE: 1}}
+    assert (await repository.load_agent()).has_rights
+    [waiting] = await repository.questions.load_open_by_person(only_waiting=True)
+    assert (waiting.question, waiting.people) == (question, (BOB,))
+    settle = repository.questions.settle
+    settled = await settle(question.id, QuestionState.APPROVED, TEXT, BOB, NOW, [BOB])
+    assert settled is not None
+    assert not settled.is_first
+    assert not await repository.questions.notify(waiting._replace(question=question._replace(code="OLD")), [])
+    assert await repository.questions.notify(waiting, [])
+    settled = await settle(question.id, QuestionState.APPROVED, TEXT, BOB, NOW, [BOB])
+    assert settled is not None
+    assert settled.is_first

@@ -10,6 +10,7 @@ from spade_coreason import AgentRequest, AgentTester, People, Response, Session
 from spade_coreason.contracts import AgentDefinition, QuestionState
 from spade_coreason.domain.initiative.notifications import NotificationPolicy
 from spade_coreason.domain.questions import MAX_OPEN_QUESTIONS, ApprovalPolicy
+from spade_coreason.exceptions import ApprovalError
 from spade_coreason.testing import Policy
 from tests.support.questions import BOSS, asked
 from tests.support.wait import eventually
@@ -35,8 +36,12 @@ class Desk:
             notification = await self.people.notify(query.split()[1], query)
             await response.markdown(notification.state)
             return
-        await session.run_approved("pay", self.paid.append, query)
-        await response.markdown(f"paid {query}")
+        try:
+            await session.run_approved("pay", self.paid.append, query)
+        except ApprovalError:
+            await response.markdown("not paid")
+        else:
+            await response.markdown(f"paid {query}")
 
 
 async def ask(t: AgentTester, user: str, *queries: str) -> list[str]:
