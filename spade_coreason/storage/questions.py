@@ -112,7 +112,7 @@ class NewQuestion(NamedTuple):
     question: StoredQuestion
     people: tuple[str, ...]
     held: frozenset[str] = frozenset()
-    """Those of them who are asked later, once they have a place for it."""
+    """The people among them who are asked later, once they have a place for it."""
 
 
 class Settled(NamedTuple):

@@ -51,7 +51,7 @@ async def ask(
 
 
 async def _text(reply: Awaitable[httpx.Response]) -> str:
-    return (await reply).text
+    return str((await reply).text)
 
 
 def run_sql(directory: Path, statement: str) -> list[dict[str, Any]]:

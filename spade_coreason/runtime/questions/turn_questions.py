@@ -58,7 +58,7 @@ class AskedQuestion(NamedTuple):
     approvers: str | None = None
     """The group that may decide an approval; None for the one that is configured."""
     held: frozenset[str] = frozenset()
-    """Those of the people who are asked later."""
+    """The people among them who are asked later."""
 
 
 class ApprovalCall(NamedTuple):
