@@ -22,7 +22,7 @@ _ID_CHARACTERS = 8
 
 @click.group("approvals", cls=CLIGroup)
 def command() -> None:
-    """List the calls that agents want approved; approve or deny one, or ask others.
+    """List the calls that agents want approved; approve or deny one.
 
     Approvers decide in their chats, by a code that only they get. These commands decide in their place. `approve`, `deny` and
     `reassign` write an entry to the audit trail of the agent, and work while the platform runs.
