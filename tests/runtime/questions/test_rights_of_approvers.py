@@ -15,6 +15,7 @@ from spade_coreason.domain.questions import ApprovalPolicy
 from spade_coreason.storage import to_micros
 from spade_coreason.storage.schema import questions
 from spade_coreason.testing import Policy
+from tests.runtime.questions.test_forms import Menu
 from tests.support.questions import BOSS, TESTER, asked
 
 FRED, MIA, CAROL = "fred@localhost", "mia@localhost", "carol@far.example"
@@ -259,3 +260,16 @@ async def test_a_reminder_does_not_go_to_those_who_may_not_decide_any_more() -> 
         groups["finance"] = (MIA,)
         await t.advance(timedelta(hours=13))
         assert (len(t.unread(FRED)), len(t.unread(MIA))) == (0, 1)
+
+
+async def test_a_form_that_was_opened_with_the_right_decides_nothing_without_it() -> None:
+    groups = Groups(finance=(FRED,))
+    async with desk(groups) as t:
+        await t.say("7")
+        await t.settled()
+        menu = Menu(t, FRED)
+        form = await menu.open("approve")
+        groups["finance"] = (MIA,)
+        done = await menu.submit(form, sure="true")
+        assert NO_RIGHT[0] in str(done)
+        assert [each.state for each in await t.questions()] == [QuestionState.OPEN]
