@@ -85,14 +85,6 @@ async def test_the_same_answer_twice_answers_one_question() -> None:
         assert await nothing_is_left(t)
 
 
-async def test_an_answer_of_three_seconds_ago_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spade_coreason.runtime.questions.desk._REPEATED_S", 0.0)
-    async with AgentTester(DeletingAgent()) as t:
-        await t.say("delete")
-        await t.say("yes")
-        assert await t.say("yes") == ["deleted: ['yes', 'yes']"]
-
-
 async def test_another_answer_may_follow_at_once() -> None:
     async with AgentTester(DeletingAgent()) as t:
         await t.say("delete")
@@ -202,27 +194,6 @@ async def test_a_text_in_quiet_hours_is_no_answer_to_what_waits_for_their_end() 
         await t.advance(timedelta(hours=9))
         assert len(await texts(t, BOB)) == 1
         assert await t.say("yes", user=BOB) == ["Thank you. I go on with it."]
-
-
-async def test_a_clock_that_jumps_moves_no_text_behind_the_question() -> None:
-    now = [START]
-    release = asyncio.Event()
-
-    async def assist(request: AgentRequest, session: Session, response: Response) -> None:
-        if request.payload["query"] != "go":
-            await response.markdown(f"request: {request.payload['query']}")
-            return
-        await release.wait()
-        await response.markdown((await response.ask_person("Delete it?", choices=["yes", "no"])).text)
-
-    async with AgentTester(ChangingAgent(assist), clock=lambda: now[0]) as t:
-        t.send("go")
-        t.send("yes")
-        await wait_until_received(t, 2)
-        now[0] -= timedelta(hours=1)
-        release.set()
-        assert (await texts(t))[-1] == "request: yes"
-        assert await t.say("yes") == ["yes"]
 
 
 @pytest.mark.parametrize(
