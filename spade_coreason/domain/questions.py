@@ -273,13 +273,13 @@ def escape_turned(text: str) -> str:
 
 def escape_hidden(text: str) -> str:
     """Return a text with an escape in place of each character that is not seen, or that changes how others are seen."""
-    shown, marks = list[str](), 0
+    shown, marks = "", 0
     for char in text:
         kind = unicodedata.category(char)[0]
         marks = marks + 1 if kind == "M" else 0
         is_seen = char == " " or (kind not in "CZ" and char not in BLANK and marks <= _MAX_MARKS)
-        shown.append(char if is_seen else _escape(char))
-    return "".join(shown)
+        shown += char if is_seen else _escape(char)
+    return shown
 
 
 def _escape(char: str) -> str:

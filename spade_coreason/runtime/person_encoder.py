@@ -236,7 +236,8 @@ class PersonEncoder(ReplyEncoder):
     def _show(self, markdown: str) -> str:
         """Return a Markdown text as a person reads it. Its entities are characters then, so it is looked through again."""
         text = self.style(markdown)
-        return text if markdown.startswith(MARK) else quote_forgeries(text)  # only the text of an approval begins with it
+        # Only the text of an approval begins with the mark itself.
+        return text if text.isascii() or markdown.startswith(MARK) else quote_forgeries(text)
 
     def _write_all(self, messages: list[PersonMessage]) -> list[str]:
         contents = []

@@ -141,7 +141,8 @@ class TurnOutput:
 
     async def emit_text(self, content: str) -> None:
         """Emit a block of Markdown. A person gets one that is too long for a chat as a file."""
-        content = quote_forgeries(content)
+        if not content.isascii():  # the usual case needs no call
+            content = quote_forgeries(content)
         rendered = await self._render(content)
         self._emit_soon(TextEmitted(content, self._next_number(), *rendered))
         self.texts.append(content)
