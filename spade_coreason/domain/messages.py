@@ -243,8 +243,7 @@ NO_CONTEXT = RequestContext()
 def find_root(metadata: Mapping[str, Any]) -> str:
     """Return the person behind a request by its metadata, as other agents learn it (a bare JID): `HIDDEN_PERSON` if not known.
 
-    An occupant of a room is hidden too. What is said in a room belongs to the room, and the other agent would use their
-    variables.
+    An occupant of a room is hidden too: the other agent would use their variables, and the room would read them.
     """
     sender = bare_jid(metadata.get("sender", ""))
     root = str(metadata.get(ROOT_SENDER, metadata.get(PUBLISHER, sender)))
@@ -350,9 +349,10 @@ class InboundRequest:
     def stored_root(self) -> str | None:
         """The bare JID of the person behind the request, as its turn stores it: "" if not known, None if it is the owner.
 
-        Behind a request that an agent has passed on is the person it goes back to; behind one in a room, the occupant; behind
-        an item of a topic, the person for whom it was published, else its publisher; and behind a due time, whoever is behind
-        the request that asked for it.
+        - A request that an agent has passed on: the person it goes back to.
+        - A request in a room: the occupant.
+        - An item of a topic: the person for whom it was published, else its publisher.
+        - A due time: the person behind the request that asked for it.
         """
         if self.is_from_room or self.kind.is_room:
             occupant = self.metadata.get("occupant")

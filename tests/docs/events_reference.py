@@ -93,7 +93,8 @@ EVENTS: list[tuple[str, TurnEvent]] = [
     ),
     (
         "The last event of a failed request. `code` is an [error code](errors-and-exit-codes.md#codes). The command"
-        " `spade-coreason incident` shows the traceback of the number `incident`.",
+        " `spade-coreason incident` shows the traceback of the number `incident`. If the turn had waited"
+        ' for a person\'s answer, there is also `"has_asked": true`. The request with another id would ask again.',
         Failed("Something went wrong on my side (incident 7f3a09c1).", ErrorCode.INTERNAL, True, "7f3a09c1"),
     ),
     (
