@@ -60,7 +60,7 @@ class Place:
     is_new: bool = False
     """True if the request was not known before."""
     digests: tuple[bytes, ...] = ()
-    """What remembers the request."""
+    """The digests of the rows that remember the request."""
 
     @property
     def is_answer(self) -> bool:
