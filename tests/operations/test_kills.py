@@ -255,7 +255,9 @@ CASES = {
     "notifications.drop": Case(lambda project: {"id": NOTIFICATION}),
     "approvals.approve": Case(lambda project: {"id": APPROVAL}, pause),
     "approvals.deny": Case(lambda project: {"id": APPROVAL}, pause),
-    "approvals.reassign": Case(lambda project: {"id": APPROVAL}, pause),
+    "approvals.reassign": Case(
+        lambda project: {"id": APPROVAL}, pause, first=("notifications", "interactions", "conversations")
+    ),  # the clock asks people after it, and tells operators
     "schedules.cancel": Case(lambda project: {"id": SCHEDULE}),
     "schedules.run": Case(lambda project: {"id": SCHEDULE}, pause, first=("inbox", "schedules")),
     "keys.create": Case(lambda project: {"name": "website", "agents": [AGENT]}),
