@@ -277,6 +277,13 @@ async def test_a_command_gives_a_worker_the_time_to_renew_its_lease_after_an_out
         assert workers.find_process(workers.agents[0]) == worker.pid
 
 
+def is_asked(url: str, process: int) -> bool:
+    """Return True once a worker, which is frozen, is asked. Until then its lease does not end, however slow the command is."""
+    found = f"SELECT id FROM workers WHERE name LIKE '%:{process}'"
+    execute(url, f"UPDATE workers SET expires_at = {int((time.time() + 2) * 1e6)} WHERE id IN ({found})")
+    return execute(url, f"SELECT id FROM worker_calls WHERE worker IN ({found})") != []
+
+
 async def test_a_deletion_whose_workers_die_says_so_and_the_same_command_does_the_rest(
     prosody: XmppServer, postgres: Postgres, tmp_path: Path
 ) -> None:
@@ -287,7 +294,7 @@ async def test_a_deletion_whose_workers_die_says_so_and_the_same_command_does_th
         os.kill(second.pid, signal.SIGSTOP)
         # The first one is asked, and waits for the second one.
         deleting = asyncio.create_task(service.here.run("people", "delete", alice, "--yes", code=4))
-        await eventually(lambda: bool(execute(service.workers.url, "SELECT * FROM worker_calls")))
+        await eventually(lambda: is_asked(service.workers.url, second.pid))
         await first.signal(signal.SIGKILL)
         assert "has ended; run the same command again to continue" in await deleting
         await second.signal(signal.SIGKILL)
@@ -307,7 +314,9 @@ async def test_a_deletion_tells_that_a_worker_has_died_and_the_same_command_does
         assert await service.ask_all() == ["1", "1"]
         frozen = service.workers.find_process(service.agents[1])
         os.kill(frozen, signal.SIGSTOP)
-        error = await service.elsewhere.run("people", "delete", alice, "--yes", code=1)
+        asking = asyncio.create_task(service.elsewhere.run("people", "delete", alice, "--yes", code=1))
+        await eventually(lambda: is_asked(service.workers.url, frozen))
+        error = await asking
         assert f"{service.agents[1]}: the worker that was asked has ended before it answered; run the same again" in error
         os.kill(frozen, signal.SIGKILL)
         deleted = await service.elsewhere.read("people", "delete", alice, "--yes")
