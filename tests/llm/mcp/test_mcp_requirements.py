@@ -105,7 +105,7 @@ async def test_a_destructive_tool_waits_for_an_approval_that_counts_for_its_serv
     async with run_desk(model, Desk(), mcp={"files": sdk_server(tmp_path / "log")}) as t:
         await t.say("end it", timeout=30)
         text, code = await read_question(t)
-        assert "\nfiles__die({})\n" in text
+        assert "\nfiles__die\n" in text
         await t.say(f"/deny {code}", user=APPROVER)
         assert (await t.message()).text == "It was denied."
         assert isinstance(t.agent, LLMAgent)
