@@ -109,7 +109,9 @@ class Project:
         """Write the configuration."""
         agents = [{"jid": AGENT, "agent": "spade_coreason.agents.notes:NotesAgent"}]
         knowledge = {"embedder": "openai", "url": self.url, "model": "m"}
-        self.configuration.write_text(json.dumps({"agents": agents, "knowledge": knowledge, "data_dir": str(self.data)}))
+        access = {"operators": [BOB]}  # he may decide the approval that waits
+        settings = {"agents": agents, "access": access, "knowledge": knowledge, "data_dir": str(self.data)}
+        self.configuration.write_text(json.dumps(settings))
 
     def copy(self, directory: Path, url: str = "") -> Project:
         """Copy the project. `url` is the server of its model, if that is another one."""
