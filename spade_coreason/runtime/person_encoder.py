@@ -184,7 +184,8 @@ class PersonEncoder(ReplyEncoder):
             if event.choices and messages:
                 messages[-1] = replace(messages[-1], choices=event.choices)
             return self._write_all(messages)
-        elif isinstance(event, Completed | Parked) or (isinstance(event, Failed) and event.is_reported):
+        # A tuple, because `Completed | Parked` builds a union each time, which costs some calls.
+        elif isinstance(event, (Completed, Parked)) or (isinstance(event, Failed) and event.is_reported):
             return [self._write_state("active")] if self._is_typing else []
         elif isinstance(event, StreamStarted):
             message_id = f"{self._id_prefix}-s{self._stream_count}"

@@ -416,11 +416,12 @@ class Turn:
             meta[ROOT_SENDER] = root  # so that the data of a person are found who has not written to this agent
         if usage:
             meta["usage"] = usage
-        if isinstance(final_event, Failed) and final_event.has_asked:
-            meta["has_asked"] = True
-        if isinstance(final_event, Failed) and final_event.incident is not None:
-            meta["incident"] = final_event.incident
-        elif self.changes.is_ended:
+        if isinstance(final_event, Failed):
+            if final_event.has_asked:
+                meta["has_asked"] = True
+            if final_event.incident is not None:
+                meta["incident"] = final_event.incident
+        if self.changes.is_ended and "incident" not in meta:
             meta["state"] = "completed"
         fields = {
             "interaction_id": key,

@@ -259,10 +259,10 @@ class RequestHandler:
         output = self._open_output(active, queued)
         turn = Turn(services, mailbox, active, queued, output, now, person)
         final_event = await turn.run(turn.assist)
-        if isinstance(final_event, Parked) and mailbox.active is active:
-            await self._park(turn, now)
-            return
         if turn.steps.asked:
+            if isinstance(final_event, Parked) and mailbox.active is active:
+                await self._park(turn, now)
+                return
             services.questions.release(turn.steps.asked)
         if mailbox.active is not active:  # it was deleted, and the agent went on when it was cancelled
             output.cancel()

@@ -66,9 +66,10 @@ from .namespaces import (
     THREAD,
 )
 
-_REFERENCE_TAGS = frozenset({*RETRACTIONS, APPLY_TO, REACTIONS, REPLACE})
-
 _ENCRYPTED_TAGS = frozenset({ENCRYPTION, *ENCRYPTED})
+
+# Few messages have one of them.
+_SPECIAL_TAGS = frozenset({*RETRACTIONS, APPLY_TO, REACTIONS, REPLACE, *_ENCRYPTED_TAGS})
 
 _ENCRYPTIONS = {tag[1:].partition("}")[0]: name for tag, name in ENCRYPTED.items()} | {"urn:xmpp:otr:0": "OTR"}
 
@@ -126,8 +127,6 @@ def read_message_reference(parts: Mapping[str, Element], sender: str) -> Retract
     `parts` are the children of the message, by tag. A message that refers to another one also has a text,
     for clients that do not support this. A correction without text is a retraction; one with a text is an ordinary message.
     """
-    if _REFERENCE_TAGS.isdisjoint(parts):
-        return None
     for tag in RETRACTIONS:
         retract = parts.get(tag)
         if retract is not None and retract.get("id"):
@@ -187,10 +186,11 @@ def decode(message: Element, receiver: Receiver = ANY_RECEIVER, *, in_room: bool
         return None
     if MUC_USER in parts and not in_room:
         return None  # the sender's bare JID is the room, not a person
-    if (reference := read_message_reference(parts, sender)) is not None:
-        return reference
-    if not _ENCRYPTED_TAGS.isdisjoint(parts):
-        return EncryptedMessage(sender, read_encryption(parts), read_language(message, parts.get(BODY)))
+    if not _SPECIAL_TAGS.isdisjoint(parts):
+        if (reference := read_message_reference(parts, sender)) is not None:
+            return reference
+        if not _ENCRYPTED_TAGS.isdisjoint(parts):
+            return EncryptedMessage(sender, read_encryption(parts), read_language(message, parts.get(BODY)))
     body = parts.get(BODY)
     text = "" if body is None else "".join(body.itertext()) if len(body) else body.text or ""
     container = parts.get(JSON)
@@ -293,12 +293,12 @@ def _decode_person(
         f"{thread}\n{text}",
         message_type,
         _metadata(message, parts, thread),
-        wants_receipt=RECEIPT_REQUEST in parts,
-        uses_chat_states=not CHAT_STATES.isdisjoint(parts),
-        wants_displayed_marker=MARKABLE in parts,
-        replaces=(replaced_id,) if replaced_id else (),
-        origin_id=origin_id if origin_id and origin_id != stanza_id else None,
-        uses_replies=REPLY in parts,
+        RECEIPT_REQUEST in parts,
+        not CHAT_STATES.isdisjoint(parts),
+        MARKABLE in parts,
+        (replaced_id,) if replaced_id else (),
+        origin_id if origin_id and origin_id != stanza_id else None,
+        REPLY in parts,  # by position, because each keyword of a class costs as much as a call
         is_text_only=len(payload) == 1,
         evidence=evidence,
         owner=bare_jid(sender),
