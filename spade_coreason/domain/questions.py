@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -68,14 +69,14 @@ class ApprovalPolicy:
     refusal: str = ""
     """Why approvals are refused here; "" if they are not."""
 
-    def has_place(self, requester: str, counts: Mapping[str, int]) -> bool:
+    def has_place(self, person: str, requester: str, counts: Mapping[tuple[str, str], int]) -> bool:
         """Return True if a person is asked one more question of a requester now. False: they are asked later.
 
-        `counts` are the open questions to the person by requester, with those who have asked lately. No requester takes more
+        `counts` are the open questions by person and requester, with those who have asked lately. No requester takes more
         than `per_requester` places from others.
         """
-        own = counts.get(requester, 0)
-        others = [count for other, count in counts.items() if other != requester]
+        own = counts.get((person, requester), 0)
+        others = [count for (asked, other), count in counts.items() if asked == person and other != requester]
         if others and own >= self.per_requester:
             return False
         return own + sum(min(count, self.per_requester) for count in others) < MAX_OPEN_QUESTIONS
@@ -288,7 +289,7 @@ def _escape(char: str) -> str:
 
 def describe_approval(call: str, requester: str, code: str, time_left: str) -> str:
     """Return the text by which a person is asked to approve a call, in Markdown. The platform writes it, no model does."""
-    fence = "`" * max(3, _longest_run(call) + 1)
+    fence = "`" * max(3, *(len(run) + 1 for run in re.findall("`*", call)))
     answer = translate("Write /approve {code} or /deny {code}. It ends in {time}.", code=code, time=time_left)
     return f"{describe_asker(requester)}\n\n{fence}\n{call}\n{fence}\n\n{answer}"
 
@@ -298,11 +299,3 @@ def describe_asker(requester: str) -> str:
     if requester:
         return f"{MARK} {translate('{person} asks for this. It needs your approval:', person=requester)}"
     return f"{MARK} {translate('This needs your approval:')}"
-
-
-def _longest_run(text: str) -> int:
-    longest = run = 0
-    for char in text:
-        run = run + 1 if char == "`" else 0
-        longest = max(longest, run)
-    return longest

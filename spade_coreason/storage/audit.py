@@ -82,7 +82,7 @@ class AuditTrail:
         query = select(audit).where(audit.c.agent == self._agent).order_by(audit.c.number.desc()).limit(limit)
         if person is not None:
             query = query.where(audit.c.person == person)
-        rows = await self._database.read(lambda connection: connection.execute(query).all())
+        rows = await self._database.fetch(query)
         entries = [None if row.entry is None else _parse_entry(row.entry) for row in rows]
         records = [
             AuditRecord(row.number, row.person, row.integrity_hash, entry) for row, entry in zip(rows, entries, strict=True)

@@ -281,14 +281,14 @@ async def load_crashed(database: Database, agents: Sequence[str]) -> list[Crashe
     """Return the unanswered requests of these agents that have a count, oldest first."""
     crashed = crashed_requests
     query = select(crashed).where(crashed.c.agent.in_(agents), _is_unanswered).order_by(crashed.c.id)
-    return _load(await database.read(lambda connection: connection.execute(query).all()))
+    return _load(await database.fetch(query))
 
 
 async def load_failed_requests(database: Database, agents: Sequence[str]) -> list[CrashedRequest]:
     """Return the requests of these agents that failed because they ended the process, oldest first."""
     crashed = crashed_requests
     query = select(crashed).where(crashed.c.agent.in_(agents), crashed.c.failed_at.is_not(None)).order_by(crashed.c.id)
-    return _load(await database.read(lambda connection: connection.execute(query).all()))
+    return _load(await database.fetch(query))
 
 
 async def retry_failed_request(database: Database, request: CrashedRequest) -> PendingRequest | None:

@@ -225,7 +225,7 @@ class Inbox:
         if inbox_row not in self._database.inbox_rows_with_steps:
             return []
         query = select(steps.c.name, steps.c.number, steps.c.arguments_hash, steps.c.result)
-        rows = await self._fetch_rows(query.where(steps.c.request == inbox_row))
+        rows = await self._database.fetch(query.where(steps.c.request == inbox_row))
         return [StoredStep(row.name, row.number, row.arguments_hash, row.result) for row in rows]
 
     def store_reply(self, inbox_row: int, reply: str, *, is_command: bool = False) -> Commit[bool]:
@@ -272,7 +272,7 @@ class Inbox:
             .where(in_range, inbox.c.agent == self._agent, inbox.c.state < CLOSED)
             .order_by(inbox.c.id)
         )
-        rows = await self._fetch_rows(query)
+        rows = await self._database.fetch(query)
         return [
             PendingRequest(r.id, r.key, r.request, r.answer, r.digest, r.channel or DEFAULT_CHANNEL)
             for r in rows
@@ -346,12 +346,12 @@ class Inbox:
                 parked_requests.c.agent == self._agent, parked_requests.c.owner == sender, parked_requests.c.channel == channel
             )
         )
-        found = [(from_micros(row.received_at), True, row.request) for row in await self._fetch_rows(parked)]
+        found = [(from_micros(row.received_at), True, row.request) for row in await self._database.fetch(parked)]
         if self._open_rows:
             in_range = inbox.c.id.between(min(self._open_rows), max(self._open_rows)), inbox.c.state == RECEIVED
             received = select(inbox.c.received_at, inbox.c.request).where(*in_range, inbox.c.agent == self._agent)
             received = received.where(inbox.c.sender == sender, inbox.c.channel == channel)
-            found += [(from_micros(row.received_at), False, row.request) for row in await self._fetch_rows(received)]
+            found += [(from_micros(row.received_at), False, row.request) for row in await self._database.fetch(received)]
         return found
 
     async def purge(self, now: datetime) -> None:
@@ -421,12 +421,9 @@ class Inbox:
         while True:
             ids = self._database.inbox_keys.find_rows(key)
             of_key = inbox.c.id.in_(ids), inbox.c.agent == self._agent, inbox.c.key == key
-            rows = await self._fetch_rows(query.where(*of_key).order_by(inbox.c.id.desc()))
+            rows = await self._database.fetch(query.where(*of_key).order_by(inbox.c.id.desc()))
             if self._database.inbox_keys.find_rows(key) == ids:
                 return rows
-
-    async def _fetch_rows(self, query: Select[Any]) -> Sequence[Row[Any]]:
-        return await self._database.read(lambda connection: connection.execute(query).all())
 
 
 def _insert(insert: Callable[[Connection], bool], row: int, channel: str, connection: Connection) -> bool:

@@ -123,7 +123,7 @@ class KnowledgeRepository:
             .where(documents.c.shelf == self._select_collection_id(collection).scalar_subquery())
             .order_by(documents.c.name)
         )
-        rows = await self._database.read(lambda connection: connection.execute(query).all())
+        rows = await self._database.fetch(query)
         return [Document(row.name, row.passages, row.characters, from_micros(row.added_at), row.indexed) for row in rows]
 
     async def delete_documents(self, collection: DocumentCollection, names: Collection[str] | None) -> int:
@@ -150,7 +150,7 @@ class KnowledgeRepository:
             .where(shelves.c.agent == self.agent, tuple_(shelves.c.scope, shelves.c.holder).in_(list(map(tuple, targets))))
             .order_by(documents.c.id, passages.c.number)
         )
-        rows = await self._database.read(lambda connection: connection.execute(query).all())
+        rows = await self._database.fetch(query)
         texts: dict[tuple[DocumentCollection, str], tuple[datetime, list[str]]] = {}
         for row in rows:
             _, parts = texts.setdefault((DocumentCollection(row.scope, row.holder), row.name), (from_micros(row.added_at), []))
@@ -164,7 +164,7 @@ class KnowledgeRepository:
         query = select(shelves.c.id, shelves.c.scope, shelves.c.holder).where(
             shelves.c.agent == self.agent, tuple_(shelves.c.scope, shelves.c.holder).in_(list(map(tuple, targets)))
         )
-        rows = await self._database.read(lambda connection: connection.execute(query).all())
+        rows = await self._database.fetch(query)
         return {DocumentCollection(row.scope, row.holder): row.id for row in rows}
 
     async def find_candidates(
@@ -229,7 +229,7 @@ class KnowledgeRepository:
             .where(shelves.c.agent == self.agent)
             .group_by(vectors.c.model, vectors.c.dimension)
         )
-        rows = await self._database.read(lambda connection: connection.execute(query).all())
+        rows = await self._database.fetch(query)
         return {None if model is None else (model, dimension): count for model, dimension, count in rows}
 
     async def save_vectors(self, rows: Sequence[VectorRecord]) -> None:

@@ -205,7 +205,7 @@ class NotificationRepository:
             .order_by(notifications.c.due_at)
             .limit(len(without) + 1)
         )
-        rows = await self._database.read(lambda connection: connection.execute(query).all())
+        rows = await self._database.fetch(query)
         return next((from_micros(row.due_at) for row in rows if row.id not in without), None)
 
     async def load_newest(
@@ -220,7 +220,7 @@ class NotificationRepository:
         """Return the number of notifications in each state that any is in."""
         counts = select(notifications.c.state, func.count().label("number")).where(notifications.c.agent == self._agent)
         query = counts.group_by(notifications.c.state).order_by(notifications.c.state)
-        rows = await self._database.read(lambda connection: connection.execute(query).all())
+        rows = await self._database.fetch(query)
         return {row.state: row.number for row in rows}
 
     async def find_by_prefix(self, prefix: str, limit: int = 2) -> list[StoredNotification]:
@@ -242,7 +242,7 @@ class NotificationRepository:
         self, *conditions: ColumnElement[bool], order: Any = notifications.c.due_at, limit: int | None = None
     ) -> list[StoredNotification]:
         query = select(notifications).where(notifications.c.agent == self._agent, *conditions).order_by(order).limit(limit)
-        rows = await self._database.read(lambda connection: connection.execute(query).all())
+        rows = await self._database.fetch(query)
         return [StoredNotification._make(row) for row in rows]
 
 

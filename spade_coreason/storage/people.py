@@ -270,9 +270,7 @@ async def find_spans(database: Database, conversation: FoundConversation) -> Tim
     of others: their commands are not stored as turns, nor is a turn that runs.
     """
     query = select(interactions.c.id, interactions.c.timestamp).where(interactions.c.conversation == conversation.record.id)
-    rows = await database.read(
-        lambda connection: connection.execute(query.order_by(interactions.c.number)).all(), is_background=True
-    )
+    rows = await database.fetch(query.order_by(interactions.c.number), is_background=True)
     following = {row.id: after.timestamp for row, after in pairwise(rows)}
     ends = ((turn, (turn.ended_at // 1000 + 1) * 1000) for turn in conversation.turns)
     spans = [(turn.began_at, min(end, following.get(turn.id, end))) for turn, end in ends]
@@ -471,7 +469,7 @@ async def is_shared(database: Database, person: str, agents: Collection[str]) ->
         .order_by(interactions.c.id.desc())
         .limit(_PAGE_ROWS)
     )
-    rows = await database.read(lambda connection: connection.execute(query).all(), is_background=True)
+    rows = await database.fetch(query, is_background=True)
     turns = [_read_turn(row, agents) for row in rows]
     if any(turn is not None and turn.channel == ROOM.name for turn in turns):
         return True

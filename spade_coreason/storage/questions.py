@@ -19,6 +19,7 @@ from ..contracts import NotificationState, QuestionState
 from ..contracts.base import utc_now
 from ..domain.identifiers import NoticeKind, derive_notice_id, recover_thread
 from .backends.database import Commit, Database
+from .notifications import StoredNotification
 from .records import PendingRequest, StoredConversation, StoredStep, from_micros, to_micros
 from .schema import (
     ANSWERED,
@@ -148,7 +149,7 @@ class QuestionRepository:
         self,
         parked: ParkedRequest,
         asked: Sequence[NewQuestion],
-        notices: Sequence[tuple[Any, ...]],
+        notices: Sequence[StoredNotification],
         begun: Sequence[StoredStep],
         reply: str | None,
     ) -> Commit[bool]:
@@ -206,16 +207,14 @@ class QuestionRepository:
         asked; None for all. A question whose time is over is returned as expired, also before the clock has looked at it.
         """
         database = self._database
-        new_row = database.next_id()
+        new_row, micros = database.next_id(), to_micros(now)
 
         def work(connection: Connection) -> Settled | None:
-            values = {"state": state.value, "answer": answer, "decided_by": decided_by, "changed_at": to_micros(now)}
-            is_this, is_over = questions.c.id == question, questions.c.expires_at <= to_micros(now)
-            may_settle = questions.c.state == _OPEN
-            if state is not QuestionState.EXPIRED:
-                may_settle &= ~is_over
+            values = {"state": state.value, "answer": answer, "decided_by": decided_by, "changed_at": micros}
+            is_this, is_in_time = questions.c.id == question, questions.c.expires_at > micros
+            may_settle = (questions.c.state == _OPEN) & (is_in_time | (state is QuestionState.EXPIRED))
             if people is not None:
-                is_asked = asked_people.c.person.in_(people), asked_people.c.waits.is_(None)
+                is_asked = asked_people.c.person.in_(people), asked_people.c.waits.is_not(True)
                 may_settle &= questions.c.id.in_(select(asked_people.c.question).where(*is_asked))
             is_first = bool(connection.execute(update(questions).where(is_this, may_settle).values(values)).rowcount)
             row = connection.execute(select(questions).where(is_this)).one_or_none()
@@ -223,7 +222,7 @@ class QuestionRepository:
                 return None
             stored = StoredQuestion._make(row)
             if not is_first:
-                is_late = stored.is_open and stored.expires_at <= to_micros(now)
+                is_late = stored.is_open and stored.expires_at <= micros
                 return Settled(stored._replace(state=QuestionState.EXPIRED.value) if is_late else stored, False)
             _withdraw_notices(connection, self._agent, stored)
             connection.execute(
@@ -290,19 +289,18 @@ class QuestionRepository:
         """Delete the parked requests of a conversation, and the questions of its requests, as an erasure does."""
         return await self._database.erase(lambda connection: delete_questions_in(connection, self._agent, record))
 
-    def notify(self, new: NewQuestion, notices: Sequence[tuple[Any, ...]]) -> Commit[bool]:
+    def notify(self, question: StoredQuestion, people: Sequence[str], notices: Sequence[StoredNotification]) -> Commit[bool]:
         """Store that people are asked or reminded, with the notifications that do so, and when the question is next due.
 
         False, and nothing is stored, if it is not open any more, or has another code.
         """
-        stored = new.question
 
         def work(connection: Connection) -> bool:
-            is_this = questions.c.id == stored.id, questions.c.state == _OPEN, questions.c.code == stored.code
-            is_open = bool(connection.execute(update(questions).where(*is_this).values(wake_at=stored.wake_at)).rowcount)
+            change = update(questions).where(*_is_unchanged(question)).values(wake_at=question.wake_at)
+            is_open = bool(connection.execute(change).rowcount)
             if is_open:
-                is_theirs = asked_people.c.question == stored.id, asked_people.c.person.in_(new.people)
-                connection.execute(update(asked_people).where(*is_theirs).values(waits=None))
+                is_theirs = asked_people.c.question == question.id, asked_people.c.person.in_(people)
+                connection.execute(update(asked_people).where(*is_theirs).values(waits=False))
                 _insert_notices(connection, notices)
             return is_open
 
@@ -321,9 +319,8 @@ class QuestionRepository:
         """Give an open question another code, and other people, who are asked later. False if it has changed, or is over."""
 
         def work(connection: Connection) -> bool:
-            is_this = questions.c.id == question.id, questions.c.state == _OPEN, questions.c.code == question.code
-            is_open = update(questions).where(*is_this, questions.c.expires_at > to_micros(now)).values(code=code)
-            if not connection.execute(is_open).rowcount:
+            is_this = *_is_unchanged(question), questions.c.expires_at > to_micros(now)
+            if not connection.execute(update(questions).where(*is_this).values(code=code)).rowcount:
                 return False
             _withdraw_notices(connection, self._agent, question)
             connection.execute(delete(asked_people).where(asked_people.c.question == question.id))
@@ -332,17 +329,19 @@ class QuestionRepository:
 
         return await self._database.run(work)
 
-    async def load_open_by_person(self, *, only_waiting: bool) -> list[NewQuestion]:
-        """Return the open approvals in their order, one person each; or all open questions that people are asked later."""
+    async def load_open_by_person(self) -> list[tuple[StoredQuestion, str, bool]]:
+        """Return the open approvals in their order, once for each person, and true if that person is asked later.
+
+        Open questions that a person is asked later are among them.
+        """
         query = (
-            select(questions, asked_people.c.person)
+            select(questions, asked_people.c.person, asked_people.c.waits)
             .join(asked_people, asked_people.c.question == questions.c.id)
-            .where(questions.c.agent == self._agent, questions.c.state == _OPEN)
-            .where(asked_people.c.waits if only_waiting else questions.c.kind == "approval")
+            .where(questions.c.agent == self._agent, questions.c.state == _OPEN, asked_people.c.waits.is_not(None))
             .order_by(questions.c.id)
         )
-        rows = await self._database.read(lambda connection: connection.execute(query).all())
-        return [NewQuestion(StoredQuestion._make(row[:-1]), (row[-1],)) for row in rows]
+        rows = await self._database.fetch(query)
+        return [(StoredQuestion._make(row[:-2]), *row[-2:]) for row in rows]
 
     async def find(self, question_id: str) -> StoredQuestion | None:
         """Return a question by its id, or None."""
@@ -361,15 +360,15 @@ class QuestionRepository:
         """Return the questions that a person (a bare JID) was asked, oldest first."""
         of_person = select(asked_people.c.question).where(asked_people.c.agent == self._agent, asked_people.c.person == person)
         state = (questions.c.state == _OPEN,) if only_open else ()
-        return await self._load(questions.c.id.in_(of_person.where(asked_people.c.waits.is_(None))), *state)
+        return await self._load(questions.c.id.in_(of_person.where(asked_people.c.waits.is_not(True))), *state)
 
-    async def count_open(self, people: Sequence[str], since: datetime, *, waits: bool) -> dict[str, Counter[str]]:
-        """Count the open questions to each of these people (bare JIDs) by their requesters.
+    async def count_open(self, people: Sequence[str], since: datetime, *, waits: bool) -> Counter[tuple[str, str]]:
+        """Count the open questions to these people (bare JIDs), by person and requester.
 
         Without `waits`, those that they are asked later do not count. Requesters who have asked `since` are there too, with 0.
         """
         is_open = questions.c.state == _OPEN
-        is_counted = is_open if waits else is_open & asked_people.c.waits.is_(None)
+        is_counted = is_open if waits else is_open & asked_people.c.waits.is_not(True)
         query = (
             select(asked_people.c.person, questions.c.requester, func.count(case((is_counted, 1))))
             .join(questions, questions.c.id == asked_people.c.question)
@@ -377,16 +376,12 @@ class QuestionRepository:
             .where(is_open | (questions.c.created_at > to_micros(since)))
             .group_by(asked_people.c.person, questions.c.requester)
         )
-        counts: dict[str, Counter[str]] = {person: Counter() for person in people}
-        for person, requester, count in await self._database.read(lambda connection: connection.execute(query).all()):
-            counts[person][requester] = count
-        return counts
+        rows = await self._database.fetch(query)
+        return Counter({(person, requester): count for person, requester, count in rows})
 
     async def load_people(self, question: int) -> tuple[str, ...]:
         """Return the people (bare JIDs) who were asked, by the row of the question."""
-        is_asked = asked_people.c.question == question, asked_people.c.waits.is_(None)
-        query = select(asked_people.c.person).where(*is_asked).order_by(asked_people.c.person)
-        return tuple(await self._database.read(lambda connection: connection.scalars(query).all()))
+        return await self._database.read(lambda connection: _load_people(connection, question))
 
     async def load_all(
         self, *, kind: str | None = None, state: QuestionState | None = None, limit: int = 1000
@@ -423,14 +418,14 @@ class QuestionRepository:
     async def load_parked_of(self, person: str) -> list[ParkedRequest]:
         """Return the parked requests of a person (a bare JID), and those behind which they are, oldest first."""
         query = select(parked_requests).where(_is_parked_of(self._agent, person)).order_by(parked_requests.c.id)
-        rows = await self._database.read(lambda connection: connection.execute(query).all())
+        rows = await self._database.fetch(query)
         return [ParkedRequest._make(row) for row in rows]
 
     async def _load(
         self, *conditions: ColumnElement[bool], order: Any = questions.c.id, limit: int | None = None
     ) -> list[StoredQuestion]:
         query = select(questions).where(questions.c.agent == self._agent, *conditions).order_by(order).limit(limit)
-        rows = await self._database.read(lambda connection: connection.execute(query).all())
+        rows = await self._database.fetch(query)
         return [StoredQuestion._make(row) for row in rows]
 
 
@@ -471,18 +466,26 @@ def _withdraw_notices(connection: Connection, agent: str, question: StoredQuesti
 
 
 def _insert_people(connection: Connection, new: NewQuestion) -> None:
-    question = new.question
+    question, waits = new.question, None if new.question.kind == "question" else False
     rows = [
-        {"question": question.id, "agent": question.agent, "person": person, "waits": person in new.held or None}
+        {"question": question.id, "agent": question.agent, "person": person, "waits": person in new.held or waits}
         for person in new.people
     ]
     connection.execute(insert(asked_people), rows)
 
 
-def _insert_notices(connection: Connection, notices: Sequence[tuple[Any, ...]]) -> None:
+def _insert_notices(connection: Connection, notices: Sequence[StoredNotification]) -> None:
     if notices:
-        names = [column.name for column in notifications.columns]
-        connection.execute(insert(notifications), [dict(zip(names, row, strict=True)) for row in notices])
+        connection.execute(insert(notifications), [notice._asdict() for notice in notices])
+
+
+def _load_people(connection: Connection, question: int) -> tuple[str, ...]:
+    is_asked = asked_people.c.question == question, asked_people.c.waits.is_not(True)
+    return tuple(connection.scalars(select(asked_people.c.person).where(*is_asked).order_by(asked_people.c.person)).all())
+
+
+def _is_unchanged(question: StoredQuestion) -> tuple[ColumnElement[bool], ...]:
+    return questions.c.id == question.id, questions.c.state == _OPEN, questions.c.code == question.code
 
 
 def end_parked(connection: Connection, rows: Sequence[int], now: datetime) -> list[EndedQuestion]:
@@ -491,9 +494,7 @@ def end_parked(connection: Connection, rows: Sequence[int], now: datetime) -> li
     for row in rows:
         is_open = questions.c.request == row, questions.c.state == _OPEN
         for found in connection.execute(select(questions).where(*is_open)).all():
-            is_asked = asked_people.c.question == found.id, asked_people.c.waits.is_(None)
-            people = connection.scalars(select(asked_people.c.person).where(*is_asked)).all()
-            ended.append(EndedQuestion(StoredQuestion._make(found), tuple(people)))
+            ended.append(EndedQuestion(StoredQuestion._make(found), _load_people(connection, found.id)))
             _withdraw_notices(connection, found.agent, ended[-1].question)
         values = {"state": QuestionState.ENDED.value, "changed_at": to_micros(now)}
         connection.execute(update(questions).where(*is_open).values(values))

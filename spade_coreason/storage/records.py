@@ -384,7 +384,7 @@ class StoredAgent(NamedTuple):
     `variables` holds texts by scope and name, then by holder, the latest last. `active` holds the time of the last interaction
     of each active conversation, the longest idle first. `next_due` is when the first notification, schedule or question is due.
     `has_own_schedules` is true if the agent has schedules of its own (`@every`), and `has_questions` if a question is open.
-    `has_rights` is true if an approval is open, or people are asked a question later.
+    `has_rights` is true if there are approvals, or people who are asked a question later.
     """
 
     agent: str

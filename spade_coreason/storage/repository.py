@@ -150,7 +150,7 @@ class AgentRepository:
                 by_name[scope, name][holder] = value
             rows = connection.exec_driver_sql(queries[LIST_ACTIVE], (self.agent, str(ConversationState.ACTIVE)))
             active = {row[0]: from_micros(row[1]) for row in rows}
-            [(*due, has_own, has_rights)] = connection.exec_driver_sql(queries[FIND_DUE], (self.agent,) * 7)
+            [(*due, has_own, has_rights)] = connection.exec_driver_sql(queries[FIND_DUE], (self.agent,) * 6)
             next_due = min((from_micros(micros) for micros in due if micros is not None), default=None)
             return StoredAgent(self.agent, by_name, active, next_due, bool(has_own), due[2] is not None, bool(has_rights))
 
@@ -253,7 +253,7 @@ class AgentRepository:
         """Return the number of active conversations and the number of all conversations."""
         is_own, is_active = self._active_conditions()
         counts: Any = select(func.count().filter(is_active).label("active"), func.count().label("total")).where(is_own)
-        [row] = await self._fetch_rows(counts)
+        [row] = await self.database.fetch(counts)
         return row.active, row.total
 
     async def delete_conversation(self, record: StoredConversation, *, with_copies: bool = False) -> StorageErasureReport:
@@ -308,7 +308,9 @@ class AgentRepository:
         )
         page_ids = await self._fetch_scalars(page, is_background=is_background)
         while page_ids:
-            rows = await self._fetch_rows(turn.where(interactions.c.conversation.in_(page_ids)), is_background=is_background)
+            rows: Sequence[Row[Any]] = await self.database.fetch(
+                turn.where(interactions.c.conversation.in_(page_ids)), is_background=is_background
+            )
             if rows:
                 return rows[0]
             page_ids = await self._fetch_scalars(page.where(conversations.c.id < page_ids[-1]), is_background=is_background)
@@ -377,7 +379,7 @@ class AgentRepository:
         )
         if before_row is not None:
             query = query.where(interactions.c.id + 0 < before_row)
-        return [OwnTurn._make(row) for row in await self._fetch_rows(query)]
+        return [OwnTurn._make(row) for row in await self.database.fetch(query)]
 
     async def count_own_turns(self, owner: str, id_prefix: str, since: datetime, ids: Sequence[str] = ()) -> int:
         """Return the number of the turns that `list_own_turns` finds."""
@@ -408,7 +410,7 @@ class AgentRepository:
                 .order_by(interactions.c.number)
                 .limit(_TURN_PAGE)
             )
-            rows = await self._fetch_rows(page)
+            rows = await self.database.fetch(page)
             for row in rows:
                 yield row.body
             if len(rows) < _TURN_PAGE:
@@ -423,14 +425,14 @@ class AgentRepository:
             .where(interactions.c.body != ERASED_TURN)
             .order_by(interactions.c.number)
         )
-        return [(row.number, row.body) for row in await self._fetch_rows(query)]
+        return [(row.number, row.body) for row in await self.database.fetch(query)]
 
     async def load_variables(self, scope: str, holder: str) -> dict[str, str]:
         """Return all variables of a holder as JSON texts, by name."""
         query = select(variables.c.name, variables.c.value).where(
             variables.c.agent == self.agent, variables.c.scope == scope, variables.c.holder == holder
         )
-        return {row.name: row.value for row in await self._fetch_rows(query)}
+        return {row.name: row.value for row in await self.database.fetch(query)}
 
     def save_variable(self, scope: str, holder: str, name: str, value: str) -> Commit[bool]:
         """Store one variable (JSON) outside of a turn. Its commit is done when it is durable."""
@@ -509,10 +511,7 @@ class AgentRepository:
         return conversations.c.agent == self.agent, conversations.c.state == str(ConversationState.ACTIVE)
 
     async def _load_conversations(self, query: Select[Any]) -> list[StoredConversation]:
-        return [conversation_from_row(row) for row in await self._fetch_rows(query)]
-
-    async def _fetch_rows(self, query: Select[Any], *, is_background: bool = False) -> Sequence[Row[Any]]:
-        return await self.database.read(lambda connection: connection.execute(query).all(), is_background=is_background)
+        return [conversation_from_row(row) for row in await self.database.fetch(query)]
 
     async def _fetch_scalars(self, query: Select[Any] | CompoundSelect[Any], *, is_background: bool = False) -> Sequence[Any]:
         return await self.database.read(

@@ -97,7 +97,7 @@ class RetentionRepository:
         return query.order_by(conversations.c.id).limit(limit)
 
     async def _load_conversations(self, query: Select[Any]) -> list[StoredConversation]:
-        rows = await self._database.read(lambda connection: connection.execute(query).all(), is_background=True)
+        rows = await self._database.fetch(query, is_background=True)
         return [conversation_from_row(row) for row in rows]
 
 

@@ -180,7 +180,7 @@ class ScheduleRepository:
         query = (
             select(schedules).where(schedules.c.agent == self._agent, *conditions).order_by(order, schedules.c.id).limit(limit)
         )
-        rows = await self._database.read(lambda connection: connection.execute(query).all())
+        rows = await self._database.fetch(query)
         return [StoredSchedule._make(row) for row in rows]
 
 

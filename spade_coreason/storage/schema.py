@@ -369,7 +369,6 @@ parked_requests = Table(
 # `wake_at` is when the clock looks at it: to remind, and at `expires_at` to end it. A row stays for seven days after its last
 # change.
 _is_open = text("state = 'open'")
-_is_open_approval = text("state = 'open' AND kind = 'approval'")
 questions = Table(
     "questions",
     metadata,
@@ -398,10 +397,11 @@ questions = Table(
     UniqueConstraint("agent", "question_id"),
     Index("questions_by_time", "agent", "wake_at", sqlite_where=_is_open, postgresql_where=_is_open),
     Index("questions_by_request", "request"),
-    Index("open_approvals", "agent", sqlite_where=_is_open_approval, postgresql_where=_is_open_approval),
 )
 
-# The people (bare JIDs) who may answer a question. One who `waits` (true; else NULL) is asked once they have a place for it.
+# The people (bare JIDs) who may answer a question. One who `waits` (true) is asked once they have a place for it. It is NULL
+# for others who may answer a question, and false for those who may decide an approval.
+_has_right = text("waits IS NOT NULL")
 asked_people = Table(
     "asked_people",
     metadata,
@@ -411,7 +411,7 @@ asked_people = Table(
     Column("waits", Boolean),
     PrimaryKeyConstraint("question", "person"),
     Index("asked_people_by_person", "agent", "person"),
-    Index("waiting_people", "agent", sqlite_where=text("waits = 1"), postgresql_where=text("waits")),
+    Index("people_with_rights", "agent", sqlite_where=_has_right, postgresql_where=_has_right),
 )
 
 # The keys with which programs reach agents by a door. Rows are never deleted: a name is used once, so that its conversations do

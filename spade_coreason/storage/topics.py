@@ -361,7 +361,7 @@ class TopicRepository:
         return joined.where(topic_deliveries.c.agent == self._agent)
 
     async def _fetch(self, query: Select[Any]) -> Sequence[Any]:
-        return await self._database.read(lambda connection: connection.execute(query).all(), is_background=True)
+        return await self._database.fetch(query, is_background=True)
 
 
 def make_dead_letter(item: TopicItem, subscriber: str, error: str, now: datetime) -> TopicItem:

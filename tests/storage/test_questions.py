@@ -191,17 +191,19 @@ async def test_who_is_asked_later_cannot_answer_until_then(database: Database) -
     question = make_question(repository, parked.id, ALICE, asked_at=NOW)
     new = NewQuestion(question, (BOB, CAROL), frozenset([BOB]))
     assert await repository.questions.park(parked, [new], [], [], None)
-    assert await repository.questions.count_open([BOB, CAROL], NOW, waits=True) == {BOB: {ALICE: 1}, CAROL: {ALICE: 1}}
-    assert await repository.questions.count_open([BOB, CAROL], NOW, waits=False) == {BOB: {ALICE: 0}, CAROL: {ALICE: 1}}
+    counts = await repository.questions.count_open([BOB, CAROL], NOW, waits=True)
+    assert dict(counts) == {(BOB, ALICE): 1, (CAROL, ALICE): 1}
+    counts = await repository.questions.count_open([BOB, CAROL], NOW, waits=False)
+    assert dict(counts) == {(BOB, ALICE): 0, (CAROL, ALICE): 1}
     assert (await repository.load_agent()).has_rights
-    [waiting] = await repository.questions.load_open_by_person(only_waiting=True)
-    assert (waiting.question, waiting.people) == (question, (BOB,))
+    asked = await repository.questions.load_open_by_person()
+    assert sorted(asked, key=lambda each: each[1]) == [(question, BOB, True), (question, CAROL, False)]
     settle = repository.questions.settle
     settled = await settle(question.id, QuestionState.APPROVED, TEXT, BOB, NOW, [BOB])
     assert settled is not None
     assert not settled.is_first
-    assert not await repository.questions.notify(waiting._replace(question=question._replace(code="OLD")), [])
-    assert await repository.questions.notify(waiting, [])
+    assert not await repository.questions.notify(question._replace(code="OLD"), (BOB,), [])
+    assert await repository.questions.notify(question, (BOB,), [])
     settled = await settle(question.id, QuestionState.APPROVED, TEXT, BOB, NOW, [BOB])
     assert settled is not None
     assert settled.is_first

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -62,7 +62,10 @@ _SKEW = 60_000_000
 """The most microseconds by which the clock of a server differs, or by which it is late to see that a stream is cut."""
 _LATELY = timedelta(days=7)
 """The time for which those who have asked a person keep places there from others."""
-_STUCK = N_("No one who was asked may decide the approval {id} any more. An operator can ask others with /reassign {id}")
+_NEWS: Mapping[NoticeKind, str] = {
+    "end": N_("The question {code} was taken back. You need not answer it."),
+    "stuck": N_("No one who was asked may decide the approval {id} any more. An operator can ask others with /reassign {id}"),
+}
 
 
 class QuestionDesk:
@@ -91,12 +94,10 @@ class QuestionDesk:
         self._clock = clock
         self._asking: Counter[tuple[str, str]] = Counter()
         """The questions of people that are about to be stored, by person and requester."""
-        self._may_hold = False
-        """False if no person is asked later."""
-        self._reviews = self._reviewed = 0
-        """The number of changes of rights, and of those that the clock has looked at."""
-        self._parked_count = 0
-        """The number of requests that were parked since the start."""
+        self._looks_again = False
+        """True if the clock has to look who may decide, and who is asked later."""
+        self._changes = 0
+        """The number of parked requests and of changes of rights since the start."""
         self.has_open = False
         """False if no question is open. Then no message is looked at as an answer."""
         self.due_times: DueTimes | None = None
@@ -135,14 +136,12 @@ class QuestionDesk:
                 raise ValueError(f"{person} is the agent itself; ask a person")
             if not self._access.is_allowed(person):
                 raise ValueError(f"{person} has no access to {self.agent}, so they cannot answer; admit them first")
-        parked_count = None
-        while parked_count != self._parked_count:  # else one was stored that this has not read
-            parked_count = self._parked_count
+        changes = None
+        while changes != self._changes:  # else one was stored that this has not read
+            changes = self._changes
             counts = await self._repository.count_open(last.people, self._clock() - _LATELY, waits=True)
-        for (person, requester), count in (self._asking + _count(asked[:-1])).items():
-            if person in counts:
-                counts[person][requester] += count
-        held = (person for person in counts if not self._policy.has_place(last.requester, counts[person]))
+        counts.update(self._asking + _count(asked[:-1]))
+        held = (person for person in last.people if not self._policy.has_place(person, last.requester, counts))
         return last if last.is_shown_here else last._replace(held=frozenset(held))
 
     def count(self, asked: Sequence[AskedQuestion]) -> None:
@@ -162,7 +161,10 @@ class QuestionDesk:
         asked: Sequence[AskedQuestion] = journal.asked
         waiting = [self._make(turn, each, now) for each in asked]
         notices = [
-            row for each in zip(waiting, asked, strict=True) if not each[1].is_shown_here for row in self._notices(each[0])
+            self._make_notice(new.question, person, "question")
+            for new in waiting
+            for person in new.people
+            if not new.question.reference and person not in new.held
         ]
         begun = [*self._inbox.take_unsaved_steps(queued.inbox_row), *journal.unfinished]
         commit = self._repository.park(self._make_parked(turn, started_at, now), waiting, notices, begun, reply)
@@ -174,9 +176,9 @@ class QuestionDesk:
         self.release(asked)
         if is_parked:
             self.has_open = True
-            self._may_hold |= any(each.held for each in asked)
-            self._parked_count += 1
-            self._wake_at(self._clock())  # for the notifications; it sleeps until the first reminder then
+            self._looks_again |= any(each.held for each in asked)
+            self._changes += 1
+            self._wake()  # for the notifications; it sleeps until the first reminder then
 
     def _make_parked(self, turn: Turn, started_at: datetime, now: datetime) -> ParkedRequest:
         queued, incoming = turn.queued, turn.queued.incoming
@@ -240,24 +242,22 @@ class QuestionDesk:
 
     # The texts
 
-    def _notices(self, new: NewQuestion, *, is_reminder: bool = False) -> list[StoredNotification]:
-        """Return the notifications by which people are asked, or reminded."""
-        people = (person for person in new.people if person not in new.held)
-        return [self._notice(new.question, person, is_reminder=is_reminder) for person in people]
-
-    def _notice(self, question: StoredQuestion, person: str, *, is_reminder: bool) -> StoredNotification:
+    def _make_notice(self, question: StoredQuestion, person: str, kind: NoticeKind) -> StoredNotification:
+        """Return the notification by which a person hears of a question."""
         with use_language(self._languages.of_person(person)):
-            text, choices = self._describe(question)
-            if is_reminder:
-                reminder = translate("A reminder: this still waits for you.")
-                text = f"{MARK} {reminder}\n\n{text}" if question.kind == APPROVAL else f"{reminder}\n\n{text}"
+            text, choices = self._describe(question, kind)
+            if kind == "reminder":
+                mark = f"{MARK} " if question.kind == APPROVAL else ""
+                text = f"{mark}{translate('A reminder: this still waits for you.')}\n\n{text}"
         content = dump_json({"question": text, "choices": choices, "request": question.request})
         root = question.requester if question.requester != person else ""
-        notice_id = str(derive_notice_id(question.notice_name, person, "reminder" if is_reminder else "question"))
+        notice_id = str(derive_notice_id(question.notice_name, person, kind))
         return self._notifications.make(notice_id, person, question.thread, root, content, self._clock())
 
-    def _describe(self, question: StoredQuestion) -> tuple[str, list[list[str]]]:
-        """Return the text of a question, and its choices: pairs of value and label."""
+    def _describe(self, question: StoredQuestion, kind: NoticeKind) -> tuple[str, list[list[str]]]:
+        """Return the text of a question, or the news of it, and its choices: pairs of value and label."""
+        if kind in _NEWS:
+            return translate(_NEWS[kind], code=question.code, id=question.question_id[:8]), []
         if question.kind != APPROVAL:
             return describe_question(question.text, question.code, question.choices), [
                 [f"answer {question.code} {each}", quote_forgeries(each)] for each in question.choices
@@ -338,21 +338,18 @@ class QuestionDesk:
         people = self.find_approvers(question.approvers, question.requester)
         if not await self._repository.reassign(question, make_approval_code(), people, self._clock()):
             raise ValueError("it is decided already, or its time is over; nothing was changed")
-        self._parked_count += 1
         self.review()
 
     def review(self, *_: object) -> None:
         """Look for approvals that no one may decide any more, and for those who have a place: something has changed."""
-        self._reviews += 1
-        self._may_hold = True
-        self._look_for_places()
-
-    def _look_for_places(self) -> None:
-        if self._may_hold and self.has_open:
-            self._wake_at(self._clock())
+        self._changes += 1
+        self._looks_again = True
+        if self.has_open:
+            self._wake()
 
     def _on_settled(self, settled: Settled | None) -> None:
-        self._look_for_places()
+        if self._looks_again:
+            self._wake()
         if settled is not None and settled.pending is not None and not self._resume(settled.pending):
             log.warning("%s: a request that waited for an answer has no channel any more", self.agent)
 
@@ -382,21 +379,11 @@ class QuestionDesk:
         return self.has_open or bool(self._asking)
 
     def _tell_of_end(self, ended: Sequence[EndedQuestion], owner: str) -> None:
-        text = N_("The question {code} was taken back. You need not answer it.")
         notices = [
-            self._make_news(question, person, "end", text) for question, people in ended for person in people if person != owner
+            self._make_notice(question, person, "end") for question, people in ended for person in people if person != owner
         ]
-        if notices:
-            self._notifications.add(notices).on_stored(lambda _: self._wake_at(self._clock()))
-        self._look_for_places()
-
-    def _make_news(self, question: StoredQuestion, person: str, kind: NoticeKind, text: str) -> StoredNotification:
-        with use_language(self._languages.of_person(person)):
-            text = translate(text, code=question.code, id=question.question_id[:8])
-        content = dump_json({"question": text, "choices": []})
-        notice_id = str(derive_notice_id(question.notice_name, person, kind))
-        root = question.requester if question.requester != person else ""
-        return self._notifications.make(notice_id, person, question.thread, root, content, self._clock())
+        if ended:
+            self._notifications.add(notices).on_stored(self._wake)
 
     # The clock
 
@@ -409,54 +396,48 @@ class QuestionDesk:
             else:
                 people = await self._repository.load_people(question.id)
                 able = tuple(person for person in people if self.may_answer(question, person))
-                new = NewQuestion(question._replace(wake_at=question.expires_at), able)
-                commit = self._repository.notify(new, self._notices(new, is_reminder=True))
-                commit.on_stored(lambda is_open: self._wake_at(self._clock()) if is_open else None)
-                commits.append(commit)
+                notices = [self._make_notice(question, person, "reminder") for person in able]
+                commits.append(self._repository.notify(question._replace(wake_at=question.expires_at), able, notices))
         if commits:
             await Commit.join(commits)
-        if self._reviews != self._reviewed and self._access.is_known:
-            await self._tell_of_stuck()
-        if self._may_hold:
-            await self._ask_waiting()
+        if self._looks_again and self._access.is_known:
+            await self._look_again()
 
-    async def _tell_of_stuck(self) -> None:
-        """Tell the requester and the operators of each approval that no one who was asked may decide any more, once."""
-        reviews, notices = self._reviews, list[StoredNotification]()
-        asked = await self._repository.load_open_by_person(only_waiting=False)
-        able = {question.id for question, people, _ in asked if self.may_answer(question, people[0])}
-        for question in {each.question for each in asked if each.question.id not in able}:
-            for person in {question.requester, *self._access.operators} - {""}:
-                news = self._make_news(question, person, "stuck", _STUCK)
-                if await self._notifications.find(news.notification_id) is None:
-                    notices.append(news)
-        await self._notifications.add(notices)
-        self._reviewed = reviews
+    async def _look_again(self) -> None:
+        """Tell the requester and the operators of each approval that no one who was asked may decide any more, once.
 
-    async def _ask_waiting(self) -> None:
-        """Ask people what they were to be asked later, in order, while they have a place for it."""
-        parked_count = self._parked_count
-        waiting = await self._repository.load_open_by_person(only_waiting=True)
-        people = [each.people[0] for each in waiting]
+        Ask people what they were to be asked later, in order, while they have a place for it.
+        """
+        changes, asked = self._changes, await self._repository.load_open_by_person()
+        able = {question for question, person, _ in asked if self.may_answer(question, person)}
+        stuck = {question for question, *_ in asked if question.kind == APPROVAL} - able
+        news = [
+            self._make_notice(question, person, "stuck")
+            for question in stuck
+            for person in {question.requester, *self._access.operators} - {""}
+        ]
+        await self._notifications.add([each for each in news if await self._notifications.find(each.notification_id) is None])
+        waiting = [(question, person) for question, person, waits in asked if waits]
+        people = [person for _, person in waiting]
         counts = await self._repository.count_open(people, self._clock() - _LATELY, waits=False)
-        for person, each in zip(people, waiting, strict=True):
-            requester = each.question.requester
-            if self.may_answer(each.question, person) and self._policy.has_place(requester, counts[person]):
-                counts[person][requester] += 1
-                await self._repository.notify(each, self._notices(each))
-        self._may_hold = bool(waiting) or parked_count != self._parked_count
+        for question, person in waiting:
+            requester = question.requester
+            if self.may_answer(question, person) and self._policy.has_place(person, requester, counts):
+                counts[person, requester] += 1
+                await self._repository.notify(question, (person,), [self._make_notice(question, person, "question")])
+        self._looks_again = bool(waiting) or changes != self._changes
 
     async def find_next_due(self) -> datetime | None:
         """Return when the first question is to be looked at."""
-        count = self._parked_count
+        changes = self._changes
         next_due = await self._repository.find_next_due()
-        if count == self._parked_count:  # else one is open that was not there when this was read
+        if changes == self._changes:  # else one is open that was not there when this was read
             self.has_open = next_due is not None
         return next_due
 
-    def _wake_at(self, due_at: datetime) -> None:
+    def _wake(self, *_: object) -> None:
         if self.due_times is not None:
-            self.due_times.wake_at(due_at)
+            self.due_times.wake_at(self._clock())
 
 
 def _count(asked: Sequence[AskedQuestion]) -> Counter[tuple[str, str]]:

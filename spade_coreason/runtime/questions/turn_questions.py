@@ -170,10 +170,11 @@ class TurnQuestions:
             prefix = f"answer {code} " if self._incoming.kind.is_human else ""
             buttons = tuple((f"{prefix}{choice}", quote_forgeries(choice)) for choice in choices)
             self._output.emit_question(shown, buttons, question)
-        elif asked.held:
-            self._say(translate("I will ask {person} later, and go on when they have answered.", person=person))
         else:
-            self._say(translate("I have asked {person}, and go on when they have answered.", person=person))
+            text = N_("I have asked {person}, and go on when they have answered.")
+            if asked.held:
+                text = N_("I will ask {person} later, and go on when they have answered.")
+            self._say(translate(text, person=person))
         if not step.is_finished:
             self._park([asked])
         self._go_on()
@@ -207,7 +208,7 @@ class TurnQuestions:
         if len(refusals) < len(steps):
             group = approvers or self._sink.approvals.approvers or translate("an operator")
             text = N_("This needs the approval of {group}. I go on when it is decided.")
-            if asked and all(len(each.held) == len(each.people) for each in asked):
+            if asked and all(each.held == {*each.people} for each in asked):
                 text = N_("This needs the approval of {group}. I will ask for it later.")
             self._say(translate(text, group=group))
         if asked:

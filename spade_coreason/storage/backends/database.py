@@ -446,6 +446,10 @@ class Database(ABC):
         except self.driver_errors as error:
             raise self.problem(error) from error
 
+    async def fetch(self, query: Select[Any], *, is_background: bool = False) -> Sequence[Any]:
+        """Return the rows of a query, as `read` does."""
+        return await self.read(lambda connection: connection.execute(query).all(), is_background=is_background)
+
     def read_blocking(self, work: Callable[[Connection], T]) -> T:
         """Run `work` as `read` does, for code on the event loop that cannot wait there. It blocks the event loop.
 

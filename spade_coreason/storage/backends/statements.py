@@ -282,20 +282,18 @@ def _build_queries(dialect: Dialect) -> dict[int, str]:
         .where(conversations.c.agent == bindparam("agent"), conversations.c.state == bindparam("state"))
         .order_by(conversations.c.last_interaction)
     )
-    names = ["agent", "of_schedules", "of_questions", "of_own", "owner", "of_approvals", "of_people"]
+    names = ["agent", "of_schedules", "of_questions", "of_own", "owner", "of_people"]
     tables = (notifications, schedules, questions, schedules)
-    own = (*(table.c.agent for table in tables), schedules.c.owner, questions.c.agent, asked_people.c.agent)
+    own = (*(table.c.agent for table in tables), schedules.c.owner, asked_people.c.agent)
     is_of = [column == bindparam(name) for column, name in zip(own, names, strict=True)]
     waiting: ColumnElement[str] = literal_column("'waiting'")
     is_open: ColumnElement[str] = literal_column("'open'")
-    is_approval: ColumnElement[str] = literal_column("'approval'")
     due = select(
         select(func.min(notifications.c.due_at)).where(is_of[0], notifications.c.state == waiting).scalar_subquery(),
         select(func.min(schedules.c.wake_at)).where(is_of[1], schedules.c.state == waiting).scalar_subquery(),
         select(func.min(questions.c.wake_at)).where(is_of[2], questions.c.state == is_open).scalar_subquery(),
         select(schedules.c.id).where(is_of[3], is_of[4]).exists(),
-        select(questions.c.id).where(is_of[5], questions.c.state == is_open, questions.c.kind == is_approval).exists()
-        | select(asked_people.c.question).where(is_of[6], asked_people.c.waits).exists(),
+        select(asked_people.c.question).where(is_of[5], asked_people.c.waits.is_not(None)).exists(),
     )
     return {
         FIND_DUE: _compile(due, names, dialect),

@@ -197,7 +197,7 @@ class KeyRepository:
 
     async def _load(self, *conditions: ColumnElement[bool]) -> list[StoredKey]:
         query = select(api_keys).where(*conditions).order_by(api_keys.c.name)
-        rows = await self._database.read(lambda connection: connection.execute(query).all())
+        rows = await self._database.fetch(query)
         return [StoredKey._make(row) for row in rows]
 
 

@@ -36,6 +36,9 @@ class DoorThread(NamedTuple):
     """The id of the question that was shown there, or that is answered there."""
 
 
+_THREAD_COLUMNS = [door_threads.c[name] for name in DoorThread._fields]
+
+
 class NewFile(NamedTuple):
     """A file to be stored."""
 
@@ -80,10 +83,10 @@ class DoorRepository:
     async def find_threads(self, owner: str, digests: Sequence[bytes]) -> dict[bytes, DoorThread]:
         """Return the rows of digests."""
         table = door_threads.c
-        query = select(table.digest, table.thread, table.request, table.body, table.question).where(
+        query = select(table.digest, *_THREAD_COLUMNS).where(
             table.agent == self._agent, table.owner == owner, table.digest.in_(digests)
         )
-        rows = await self._database.read(lambda connection: connection.execute(query).all())
+        rows = await self._database.fetch(query)
         return {digest: DoorThread(*rest) for digest, *rest in rows}
 
     async def find_requests(self, owner: str, thread: str) -> list[UUID]:
@@ -106,19 +109,17 @@ class DoorRepository:
         is_it = door_threads.c.agent == self._agent, door_threads.c.owner == owner, door_threads.c.digest == digest
 
         def work(connection: Connection) -> DoorThread:
-            columns = [door_threads.c[name] for name in DoorThread._fields]
-            row = connection.execute(select(*columns).where(*is_it)).one_or_none()
+            row = connection.execute(select(*_THREAD_COLUMNS).where(*is_it)).one_or_none()
             if row is None:
-                values = {"agent": self._agent, "owner": owner, "digest": digest, "used_at": to_micros(now), **new._asdict()}
-                connection.execute(insert(door_threads).values(values))
+                values = {"agent": self._agent, "owner": owner, "digest": digest, "used_at": to_micros(now)}
+                connection.execute(insert(door_threads).values(**values, **new._asdict()))
                 return new
             found = DoorThread._make(row)
             if found.thread != new.thread:
                 found = found._replace(thread=None)
             if is_latest:
                 found = found._replace(request=new.request, question=new.question)
-            values = {"thread": found.thread, "request": found.request, "question": found.question, "used_at": to_micros(now)}
-            connection.execute(update(door_threads).where(*is_it).values(values))
+            connection.execute(update(door_threads).where(*is_it).values(**found._asdict(), used_at=to_micros(now)))
             return found
 
         return self._database.run(work)
@@ -165,7 +166,7 @@ class DoorRepository:
         """Return the files of a caller, without their data, oldest first."""
         columns = door_files.c.token, door_files.c.name, door_files.c.type, door_files.c.size, door_files.c.created_at
         query = select(*columns).where(door_files.c.agent == self._agent, door_files.c.owner == owner).order_by(door_files.c.id)
-        rows = await self._database.read(lambda connection: connection.execute(query).all())
+        rows = await self._database.fetch(query)
         return [StoredFile._make(row) for row in rows]
 
     async def load_threads_of(self, owner: str) -> list[str]:

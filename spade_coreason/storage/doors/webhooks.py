@@ -229,12 +229,12 @@ class WebhookRepository:
             .where(webhook_bodies.c.secret_number == webhooks.c.secret_number)
             .group_by(webhooks.c.id)
         )
-        rows = await self._database.read(lambda connection: connection.execute(query).all())
+        rows = await self._database.fetch(query)
         return {row.id: row.bodies for row in rows}
 
     async def _load(self, *conditions: ColumnElement[bool]) -> list[StoredWebhook]:
         query = select(webhooks).where(*conditions).order_by(webhooks.c.name)
-        rows = await self._database.read(lambda connection: connection.execute(query).all())
+        rows = await self._database.fetch(query)
         return [StoredWebhook._make(row) for row in rows]
 
 

@@ -453,7 +453,7 @@ class Leases:
         """Return the manifests of agents with their versions, of those that have one."""
         columns = leases.c.agent, leases.c.manifest_version, leases.c.manifest
         query = select(*columns).where(leases.c.agent.in_(agents), leases.c.manifest.is_not(None))
-        rows = await self._database.read(lambda connection: connection.execute(query).all())
+        rows = await self._database.fetch(query)
         return {row.agent: (row.manifest_version, row.manifest) for row in rows}
 
     async def set_away(self, is_away: bool) -> None:

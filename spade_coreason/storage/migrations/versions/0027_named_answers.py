@@ -9,28 +9,26 @@ from alembic import op
 revision = "0027"
 down_revision = "0026"
 
-Whole = sa.BigInteger().with_variant(sa.Integer, "sqlite")
+
+NEW_COLUMNS = (
+    ("door_threads", "question", sa.Text),
+    ("questions", "shown_at", sa.BigInteger().with_variant(sa.Integer, "sqlite")),
+    ("questions", "approvers", sa.Text),
+    ("asked_people", "waits", sa.Boolean),
+    ("topic_items", "root", sa.Text),
+    ("topic_deliveries", "parked", sa.Integer),
+)
 
 
 def upgrade() -> None:
-    op.add_column("door_threads", sa.Column("question", sa.Text))
-    op.add_column("questions", sa.Column("shown_at", Whole))
-    op.add_column("questions", sa.Column("approvers", sa.Text))
-    op.add_column("asked_people", sa.Column("waits", sa.Boolean))
-    op.add_column("topic_items", sa.Column("root", sa.Text))
-    op.add_column("topic_deliveries", sa.Column("parked", sa.Integer))
-    is_open = sa.text("state = 'open' AND kind = 'approval'")
-    op.create_index("open_approvals", "questions", ["agent"], sqlite_where=is_open, postgresql_where=is_open)
-    sqlite, postgres = sa.text("waits = 1"), sa.text("waits")
-    op.create_index("waiting_people", "asked_people", ["agent"], sqlite_where=sqlite, postgresql_where=postgres)
+    for table, name, kind in NEW_COLUMNS:
+        op.add_column(table, sa.Column(name, kind))
+    has_right = sa.text("waits IS NOT NULL")
+    op.create_index("people_with_rights", "asked_people", ["agent"], sqlite_where=has_right, postgresql_where=has_right)
+    op.execute("UPDATE asked_people SET waits = false WHERE question IN (SELECT id FROM questions WHERE kind = 'approval')")
 
 
 def downgrade() -> None:
-    op.drop_index("waiting_people")
-    op.drop_index("open_approvals")
-    op.drop_column("topic_deliveries", "parked")
-    op.drop_column("topic_items", "root")
-    op.drop_column("asked_people", "waits")
-    op.drop_column("questions", "approvers")
-    op.drop_column("questions", "shown_at")
-    op.drop_column("door_threads", "question")
+    op.drop_index("people_with_rights")
+    for table, name, _ in reversed(NEW_COLUMNS):
+        op.drop_column(table, name)
