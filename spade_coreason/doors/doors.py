@@ -135,7 +135,7 @@ class DoorAgent:
             return []
         ids = {}
         for parked in await repository.load_parked_of(caller.address):
-            own_id = UUID(_read_request_id(parked.request))
+            own_id = UUID(from_json(parked.request)["request_id"])
             ids[str(derive_request_key(self.jid, caller.address, own_id))] = own_id
         return [
             _describe_question(each, ids[each.reference])
@@ -152,8 +152,8 @@ class DoorAgent:
     async def find_last_answered(self, caller: Caller, thread: str) -> str | None:
         """Return the id of the question to the caller itself in a conversation that was answered last; None without one."""
         asked = await self.repository.questions.load_asked(caller.address, only_open=False)
-        answered = [each for each in asked if each.thread == thread and each.state == QuestionState.ANSWERED]
-        return max(answered, key=lambda each: each.changed_at).question_id if answered else None
+        here = [each for each in asked if each.thread == thread and each.state == QuestionState.ANSWERED]
+        return max([(each.changed_at, each.question_id) for each in here], default=(0, None))[1]
 
     async def answer(self, caller: Caller, question: CallerQuestion, text: str) -> Answered:
         """Answer a question that the agent has asked the caller itself. One who has no access any more was not asked."""
@@ -164,14 +164,8 @@ class DoorAgent:
 
 
 def _describe_question(stored: StoredQuestion, request_id: UUID) -> CallerQuestion:
-    choices = tuple(stored.choices)
-    return CallerQuestion(
-        stored.question_id, stored.code, stored.text, choices, stored.schema, request_id, is_open=stored.is_open
-    )
-
-
-def _read_request_id(request: str) -> str:
-    return str(from_json(request)["request_id"])
+    choices, is_open = tuple(stored.choices), stored.is_open
+    return CallerQuestion(stored.question_id, stored.code, stored.text, choices, stored.schema, request_id, is_open)
 
 
 class Doors:

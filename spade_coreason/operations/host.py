@@ -139,10 +139,6 @@ class RunningAgent(Protocol):
         """Admit or reject a person (a bare JID). Return True if they may talk to the agent now."""
         ...
 
-    async def end_lost_access(self) -> None:
-        """Cancel the turns of senders who have no access any more, and answer no requests of theirs that wait."""
-        ...
-
     async def list_waiting_people(self) -> list[str]:
         """Return the people (bare JIDs) about whom operators were asked and have not decided."""
         ...

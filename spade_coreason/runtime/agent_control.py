@@ -305,10 +305,6 @@ class AgentControl:
         """Admit or reject a person (a bare JID). Return True if they may talk to the agent now."""
         return await self._access_requests.decide(person, is_admitted)
 
-    async def end_lost_access(self) -> None:
-        """Cancel the turns of senders who have no access any more, and answer no requests of theirs that wait."""
-        self._access_requests.access_lost.emit()
-
     async def list_waiting_people(self) -> list[str]:
         """Return the people (bare JIDs) about whom operators were asked and have not decided."""
         return self._access_requests.pending

@@ -84,7 +84,8 @@ class Conversations:
         `name` is that of the conversation, or `previous` a request in it, if the client names one. Raise AnswerError if the id
         was used for something else, or if there is no such previous request.
         """
-        owner, digest, answer_digest = self._caller.address, _digest_request(request_id), _digest_answer(name, body)
+        owner, digest = self._caller.address, _digest("request", request_id.bytes)
+        answer_digest = _digest("answer", f"{name or ''}\0".encode() + body)
         rows = await self._repository.find_threads(owner, [digest, answer_digest])
         known = rows.get(digest)
         is_new = known is None
@@ -104,7 +105,7 @@ class Conversations:
 
     async def find(self, request_id: UUID) -> Place | None:
         """Return the place of an earlier request; None without one."""
-        digest = _digest_request(request_id)
+        digest = _digest("request", request_id.bytes)
         known = (await self._repository.find_threads(self._caller.address, [digest])).get(digest)
         if known is None or known.thread is None or known.request is None:
             return None
@@ -180,14 +181,10 @@ class Conversations:
         return str(questions[0].request_id), questions[0].id
 
 
-def _digest_request(request_id: UUID) -> bytes:
-    return hashlib.sha256(b"request\0" + request_id.bytes).digest()
-
-
-def _digest_answer(name: str | None, body: bytes) -> bytes:
-    return hashlib.sha256(b"answer\0" + (name or "").encode() + b"\0" + body).digest()
+def _digest(kind: str, ident: bytes) -> bytes:
+    return hashlib.sha256(f"{kind}\0".encode() + ident).digest()
 
 
 def _digest_shown(ident: str) -> bytes:
     """Return the digest of what tells that a question was shown: its id, its response, or its place in a history."""
-    return hashlib.sha256(b"shown\0" + ident.encode()).digest()
+    return _digest("shown", ident.encode())

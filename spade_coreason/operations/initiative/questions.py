@@ -36,6 +36,11 @@ _OUTCOMES: Mapping[str, AnswerOutcome] = {
     QuestionState.EXPIRED: "over",
     QuestionState.ENDED: "taken back",
 }
+_ACTIONS: Mapping[QuestionState, str] = {
+    QuestionState.ANSWERED: "questions.answer",
+    QuestionState.APPROVED: "approvals.approve",
+    QuestionState.DENIED: "approvals.deny",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,13 +110,13 @@ class OfApproval(OneApproval):
 @operation("approvals.approve", is_change=True)
 async def approve_call(call: Call, arguments: OfApproval) -> ListedApproval:
     """Approve a call in place of those who were asked. It runs then."""
-    return await _decide(call, arguments, is_approved=True)
+    return await _decide(call, arguments, QuestionState.APPROVED)
 
 
 @operation("approvals.deny", is_change=True)
 async def deny_call(call: Call, arguments: OfApproval) -> ListedApproval:
     """Deny a call in place of those who were asked. It does not run."""
-    return await _decide(call, arguments, is_approved=False)
+    return await _decide(call, arguments, QuestionState.DENIED)
 
 
 @operation("approvals.reassign", OPERATORS, is_change=True, needs_platform=True)
@@ -141,13 +146,12 @@ async def _find_approval(call: Call, arguments: OneApproval) -> StoredQuestion:
     return found[0]
 
 
-async def _decide(call: Call, arguments: OfApproval, *, is_approved: bool) -> ListedApproval:
+async def _decide(call: Call, arguments: OfApproval, state: QuestionState) -> ListedApproval:
     stored = await _find_approval(call, arguments)
-    action = "approvals.approve" if is_approved else "approvals.deny"
     settled: Settled | None = Settled(stored, False)
     if stored.is_open:
-        await call.record(stored.agent, action, f"approval {stored.question_id}", person=stored.requester)
-        settled = await _settle_approval(call, stored, is_approved=is_approved, reason=arguments.reason)
+        await call.record(stored.agent, _ACTIONS[state], f"approval {stored.question_id}", person=stored.requester)
+        settled = await _settle(call, stored, state, _make_decision(call, state, arguments.reason))
     if settled is None:
         _raise_missing(arguments.id)
     if not settled.is_first:
@@ -193,25 +197,24 @@ async def list_questions(call: Call, arguments: OwnQuestions) -> list[OwnQuestio
     ]
 
 
-class OwnAnswer(Arguments):
+class OwnCode(OwnQuestions):
+    """The code of a question that the person was asked."""
+
+    code: Annotated[str, Field(max_length=MAX_CODE_CHARACTERS)]
+
+
+class OwnAnswer(OwnCode):
     """The answer of a person (a bare JID) to the question with a code."""
 
-    agent: str
-    person: str
-    code: Annotated[str, Field(max_length=MAX_CODE_CHARACTERS)]
     text: Annotated[str, Field(max_length=MAX_ANSWER_CHARACTERS)]
 
 
 @operation("questions.answer", THE_PERSON, is_change=True)
 async def answer_question(call: Call, arguments: OwnAnswer) -> Answered:
     """Answer a question that an agent has asked the person."""
-    stored = await _find_own(call, arguments.agent, arguments.person, arguments.code, "question")
-    if stored is None:
-        return await _refuse(call, arguments.agent, arguments.person, "questions.answer", arguments.code)
-    resource = f"question {stored.question_id}"
-    if not stored.is_open:
-        await _record_failure(call, arguments.agent, arguments.person, "questions.answer", resource)
-        return Answered(_OUTCOMES[stored.state], stored.decided_by)
+    stored = await _find_own(call, arguments, QuestionState.ANSWERED)
+    if isinstance(stored, Answered):
+        return stored
     text, value = arguments.text.strip(), None
     if stored.choices:
         choice = match_choice(text, stored.choices)
@@ -223,20 +226,13 @@ async def answer_question(call: Call, arguments: OwnAnswer) -> Answered:
         [problem] = await find_problems([value], schema, "the answer")
         if problem is not None:
             return Answered("unsuitable", problem=problem)
-    await call.record(arguments.agent, "questions.answer", resource, person=arguments.person)
     answer = {"text": text, "person": arguments.person, "value": value}
-    settled = await _settle(call, stored, QuestionState.ANSWERED, answer, arguments.person)
-    if settled is None or not settled.is_first:  # another answer was faster
-        await _record_failure(call, arguments.agent, arguments.person, "questions.answer", resource)
-    return _describe(settled, arguments.person)
+    return await _settle_own(call, arguments, stored, QuestionState.ANSWERED, answer)
 
 
-class OwnDecision(Arguments):
+class OwnDecision(OwnCode):
     """The decision of a person (a bare JID) about the approval with a code, with a reason for the requester."""
 
-    agent: str
-    person: str
-    code: Annotated[str, Field(max_length=MAX_CODE_CHARACTERS)]
     is_approved: bool
     reason: Annotated[str, Field(max_length=MAX_REASON_CHARACTERS)] = ""
 
@@ -244,55 +240,59 @@ class OwnDecision(Arguments):
 @operation("approvals.decide", THE_PERSON, is_change=True)
 async def decide_approval(call: Call, arguments: OwnDecision) -> Answered:
     """Approve or deny a call about which the person was asked."""
-    action = "approvals.approve" if arguments.is_approved else "approvals.deny"
-    stored = await _find_own(call, arguments.agent, arguments.person, arguments.code, APPROVAL)
-    if stored is None or stored.requester == arguments.person:
-        return await _refuse(call, arguments.agent, arguments.person, action, arguments.code)
-    resource = f"approval {stored.question_id}"
-    if not stored.is_open:
-        await _record_failure(call, arguments.agent, arguments.person, action, resource)
-        return Answered(_OUTCOMES[stored.state], stored.decided_by)
-    running = await call.host.running_agent(arguments.agent)
-    if running is None or await running.may_answer(stored, arguments.person):  # else the trail has the failure alone
-        await call.record(arguments.agent, action, resource, person=arguments.person)
-    settled = await _settle_approval(call, stored, is_approved=arguments.is_approved, reason=arguments.reason)
-    if settled is None or not settled.is_first:  # another approver was faster
-        await _record_failure(call, arguments.agent, arguments.person, action, resource)
-    return _describe(settled, arguments.person)
+    state = QuestionState.APPROVED if arguments.is_approved else QuestionState.DENIED
+    stored = await _find_own(call, arguments, state)
+    if isinstance(stored, Answered):
+        return stored
+    return await _settle_own(call, arguments, stored, state, _make_decision(call, state, arguments.reason))
 
 
-async def _find_own(call: Call, agent: str, person: str, code: str, kind: str) -> StoredQuestion | None:
-    """Return the newest question with a code that a person was asked, an open one first; None without one."""
-    repository = call.host.repository(agent).questions
-    asked = {question.id for question in await repository.load_asked(person, only_open=False)}
-    found = [each for each in await repository.find_by_code(fold(code).upper()) if each.kind == kind and each.id in asked]
-    return next((each for each in found if each.is_open), found[0] if found else None)
+async def _find_own(call: Call, own: OwnCode, state: QuestionState) -> StoredQuestion | Answered:
+    """Return the open question with a code that a person was asked; else the outcome, which is in the trail as a failure.
+
+    They are not told if there is such a question that they were not asked. The newest one counts, an open one first.
+    """
+    kind = "question" if state is QuestionState.ANSWERED else APPROVAL
+    repository = call.host.repository(own.agent).questions
+    asked = {question.id for question in await repository.load_asked(own.person, only_open=False)}
+    found = [
+        each
+        for each in await repository.find_by_code(fold(own.code).upper())
+        if each.kind == kind and each.id in asked and (kind != APPROVAL or each.requester != own.person)
+    ]
+    stored = max(found, key=lambda each: each.is_open, default=None)
+    if stored is not None and stored.is_open:
+        return stored
+    await _record_failure(call, own, state, f"{kind} {stored.question_id}" if stored else f"code {own.code.strip()}")
+    return _describe(Settled(stored, False) if stored else None, own.person)
 
 
-async def _refuse(call: Call, agent: str, person: str, action: str, code: str) -> Answered:
-    """Note an answer of a person who was not asked. They are not told if there is such a question."""
-    await _record_failure(call, agent, person, action, f"code {code.strip()[:40]}")
-    return Answered("unknown")
+async def _settle_own(
+    call: Call, own: OwnCode, stored: StoredQuestion, state: QuestionState, answer: dict[str, Any]
+) -> Answered:
+    resource, running = f"{stored.kind} {stored.question_id}", await call.host.running_agent(own.agent)
+    if running is None or await running.may_answer(stored, own.person):  # else the trail has the failure alone
+        await call.record(own.agent, _ACTIONS[state], resource, person=own.person)
+    settled = await _settle(call, stored, state, answer)
+    if settled is None or not settled.is_first:  # another answer was faster
+        await _record_failure(call, own, state, resource)
+    return _describe(settled, own.person)
 
 
-async def _record_failure(call: Call, agent: str, person: str, action: str, resource: str) -> None:
-    entry = AuditEntry(actor=call.actor.name, action=action, resource=resource, outcome="failure")
-    await call.host.repository(agent).audit_trail.append(entry, person)
+async def _record_failure(call: Call, own: OwnCode, state: QuestionState, resource: str) -> None:
+    entry = AuditEntry(actor=call.actor.name, action=_ACTIONS[state], resource=resource, outcome="failure")
+    await call.host.repository(own.agent).audit_trail.append(entry, own.person)
 
 
-async def _settle_approval(call: Call, stored: StoredQuestion, *, is_approved: bool, reason: str) -> Settled | None:
-    state = QuestionState.APPROVED if is_approved else QuestionState.DENIED
-    answer = {"approved": is_approved, "by": call.actor.name, "reason": reason.strip()}
-    return await _settle(call, stored, state, answer, call.actor.name)
+def _make_decision(call: Call, state: QuestionState, reason: str) -> dict[str, Any]:
+    return {"approved": state is QuestionState.APPROVED, "by": call.actor.name, "reason": reason.strip()}
 
 
-async def _settle(
-    call: Call, stored: StoredQuestion, state: QuestionState, answer: dict[str, Any], decided_by: str
-) -> Settled | None:
+async def _settle(call: Call, stored: StoredQuestion, state: QuestionState, answer: dict[str, Any]) -> Settled | None:
     running = await call.host.running_agent(stored.agent, changes=True)
     if running is not None:
-        return await running.settle_question(stored, state, answer, decided_by)
-    return await settle_stored(call.host.repository(stored.agent), stored, state, answer, decided_by)
+        return await running.settle_question(stored, state, answer, call.actor.name)
+    return await settle_stored(call.host.repository(stored.agent), stored, state, answer, call.actor.name)
 
 
 async def settle_stored(

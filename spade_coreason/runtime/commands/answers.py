@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from ...domain.forms.fields import Choice, Field, FieldError, FieldKind
@@ -17,6 +18,7 @@ from ...operations.initiative.questions import (
     MAX_CODE_CHARACTERS,
     MAX_REASON_CHARACTERS,
     Answered,
+    AnswerOutcome,
     OwnAnswer,
     OwnDecision,
     OwnQuestion,
@@ -41,6 +43,14 @@ _CODE = Field("code", N_("the code of the question"), is_required=True)
 _LABEL = N_("your answer")
 _TEXT = Field("text", _LABEL, is_required=True)
 _REASON = Field("reason", N_("why, for the person who asked"), default="")
+_CONFIRMATION = Field(CONFIRMED, N_("Yes, approve it"), "yes or no", default=False)
+_OUTCOMES: Mapping[AnswerOutcome, str] = {
+    "too late": N_("{person} was first. Your answer changes nothing."),
+    "no right": N_("You may not answer this any more. Please ask my operator."),
+    "over": N_("The time for this is over. Your answer changes nothing."),
+    "taken back": N_("This was taken back. Your answer changes nothing."),
+    "unknown": N_("I have asked you nothing with this code. Please check it."),
+}
 
 
 async def _answer(invocation: Invocation) -> CommandResult:
@@ -63,14 +73,6 @@ def _read_answer(values: Mapping[str, Any]) -> str:
         return dump_json({name: value for name, value in properties.items() if value is not None})
     text = values["text"]
     return text if isinstance(text, str) else dump_json(text)
-
-
-async def _approve(invocation: Invocation) -> CommandResult:
-    return await _decide(invocation, is_approved=True)
-
-
-async def _deny(invocation: Invocation) -> CommandResult:
-    return await _decide(invocation, is_approved=False)
 
 
 async def _decide(invocation: Invocation, *, is_approved: bool) -> CommandResult:
@@ -106,15 +108,6 @@ async def _find_answer_step(invocation: Invocation) -> FormStep | None:
     questions = await _find_questions(invocation, "question")
     chosen = _find_chosen(questions, invocation)
     return _make_step(questions, chosen, chosen.text if chosen else "", _make_fields(chosen) if chosen else ())
-
-
-async def _find_approve_step(invocation: Invocation) -> FormStep | None:
-    confirmation = Field(CONFIRMED, N_("Yes, approve it"), "yes or no", default=False)
-    return await _find_decision_step(invocation, confirmation)
-
-
-async def _find_deny_step(invocation: Invocation) -> FormStep | None:
-    return await _find_decision_step(invocation, _REASON)
 
 
 async def _find_decision_step(invocation: Invocation, field: Field) -> FormStep | None:
@@ -198,19 +191,10 @@ def _describe(answered: Answered, person: str) -> CommandResult:
         return CommandResult(translate("Thank you. I go on with it."))
     if answered.outcome == "unsuitable":
         return CommandResult(translate("This does not answer the question: {problem}", problem=answered.problem), is_error=True)
+    text = _OUTCOMES[answered.outcome]
     if answered.outcome == "too late" and answered.decided_by == person:
-        text = translate("You have answered this already.")
-    elif answered.outcome == "too late":
-        text = translate("{person} was first. Your answer changes nothing.", person=answered.decided_by)
-    elif answered.outcome == "no right":
-        text = translate("You may not answer this any more. Please ask my operator.")
-    elif answered.outcome == "over":
-        text = translate("The time for this is over. Your answer changes nothing.")
-    elif answered.outcome == "taken back":
-        text = translate("This was taken back. Your answer changes nothing.")
-    else:
-        text = translate("I have asked you nothing with this code. Please check it.")
-    return CommandResult(text, is_error=True)
+        text = N_("You have answered this already.")
+    return CommandResult(translate(text, person=answered.decided_by), is_error=True)
 
 
 ANSWER = Command(
@@ -227,20 +211,20 @@ COMMANDS_FOR_ANSWERS = (
     Command(
         "approve",
         N_("approve what I have asked you about"),
-        _approve,
+        partial(_decide, is_approved=True),
         is_personal=True,
         fields=(_CODE,),
         usage="K7QX2M",
-        find_step=_find_approve_step,
+        find_step=partial(_find_decision_step, field=_CONFIRMATION),
     ),
     Command(
         "deny",
         N_("deny what I have asked you about"),
-        _deny,
+        partial(_decide, is_approved=False),
         is_personal=True,
         fields=(_CODE, _REASON),
         usage="K7QX2M",
-        find_step=_find_deny_step,
+        find_step=partial(_find_decision_step, field=_REASON),
     ),
 )
 

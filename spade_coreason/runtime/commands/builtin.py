@@ -414,11 +414,8 @@ async def _reject(invocation: Invocation) -> CommandResult:
 
 
 async def _reassign(invocation: Invocation) -> CommandResult:
-    try:
-        wanted = reassign_approval.read_arguments({"agent": invocation.context.jid, "id": invocation.values["id"]})
-        await invocation.perform(reassign_approval, wanted)
-    except ConfigError as error:
-        return CommandResult(error.problem, is_error=True)
+    wanted = reassign_approval.read_arguments({"agent": invocation.context.jid, "id": invocation.values["id"]})
+    await invocation.perform(reassign_approval, wanted)
     return CommandResult(translate("I ask those who may decide it now."))
 
 

@@ -59,8 +59,7 @@ def takes_idempotency_key(function: Callable[..., Any]) -> bool:
 
 def find_positional_names(function: Callable[..., Any]) -> list[str]:
     """Return the names of the parameters that a function takes by position, as far as it tells them."""
-    parameters = _find_parameters(function)
-    return [name for name in parameters if parameters[name].kind <= inspect.Parameter.POSITIONAL_OR_KEYWORD]
+    return [each.name for each in _find_parameters(function).values() if each.kind <= each.POSITIONAL_OR_KEYWORD]
 
 
 def _find_parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
