@@ -63,6 +63,11 @@ class CLICommand(click.Command):
         ]
 
 
+def json_option(description: str = "Print a JSON list.") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Add the option `--json`, as the parameter `as_json`."""
+    return click.option("--json", "as_json", is_flag=True, help=description)
+
+
 class CLIGroup(click.Group):
     """A group of `CLICommand`s."""
 

@@ -38,6 +38,11 @@ _UNIT_S = {"m": 60, "h": 3600, "d": 86_400}
 
 OnProgress = Callable[[int, int], object]
 
+yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+limit_option = click.option(
+    "--limit", type=click.IntRange(1, 1000), default=100, show_default=True, help="The most that are listed."
+)
+
 
 def storage_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options `-c FILE`, `--data DIR` and `--agent JID`."""

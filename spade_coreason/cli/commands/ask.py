@@ -18,7 +18,7 @@ from ...exceptions import ConfigError, PeerParkedError, PeerTimeoutError, PeerUn
 from ..account import Account, account_options, resolve_account
 from ..answers import AnswerText
 from ..completion import complete_agents
-from ..context import define_command as define, run_async
+from ..context import define_command as define, json_option, run_async
 from ..errors import exit_code
 from ..terminal.answer_writer import open_answer, shows_markdown
 from ..terminal.console import (
@@ -42,7 +42,7 @@ _COMMAND = re.compile(r"/[a-z]+\b(?!/)", re.I)
 @define("ask", context_settings={"allow_extra_args": True})
 @click.argument("agent", metavar="JID", shell_complete=complete_agents)
 @click.argument("text")
-@click.option("--json", "as_json", is_flag=True, help="Print every event of the answer as a line of JSON.")
+@json_option("Print every event of the answer as a line of JSON.")
 @click.option("--thread", help="The thread of the conversation.  [default: none, which is one conversation for each account]")
 @click.option(
     "--timeout",

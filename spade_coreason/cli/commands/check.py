@@ -5,11 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
-
 from ...exceptions import CoReasonError
 from .. import errors
-from ..context import define_command as define, run_async
+from ..context import define_command as define, json_option, run_async
 from ..settings import config_option, load_platform_settings
 from ..terminal.console import print_json, print_line, verdict_sign
 
@@ -19,7 +17,7 @@ if TYPE_CHECKING:
 
 @define("check")
 @config_option("config/platform.yaml")
-@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
+@json_option("Print the findings as JSON.")
 def command(file: Path | None, as_json: bool) -> int:
     """Check a configuration without changing anything.
 

@@ -19,7 +19,7 @@ from ...exceptions import ConfigError
 from ...operations.host import describe_agents
 from ..account import data_option, find_running_directory
 from ..completion import complete_agents
-from ..context import current_options, define_command as define
+from ..context import current_options, define_command as define, json_option
 from ..settings import config_option, load_storage_settings_quietly
 from ..terminal.console import (
     check_encoding,
@@ -46,7 +46,7 @@ _HINT = "Scan it with Conversations, Cheogram or Monal: it adds the agent as a c
 @click.option("--name", help="The name of the new contact.  [default: none, so that the client takes the agent's own]")
 @click.option("--png", type=_PICTURE, metavar="FILE", help="Write the QR code to this file, as PNG.")
 @click.option("--svg", type=_PICTURE, metavar="FILE", help="Write the QR code to this file, as SVG.")
-@click.option("--json", "as_json", is_flag=True, help="Print the JID and the URI as JSON.")
+@json_option("Print the JID and the URI as JSON.")
 @config_option("config/platform.yaml, if there is one")
 @data_option
 def command(

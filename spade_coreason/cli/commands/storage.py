@@ -15,7 +15,7 @@ import click
 from ..._version import __version__
 from ...exceptions import ConfigError, DatabaseEmptyError
 from ..account import data_option
-from ..context import CLIGroup, run_async
+from ..context import CLIGroup, json_option, run_async
 from ..settings import config_option, load_storage_settings
 from ..terminal.console import print_json, print_line, verdict_sign
 
@@ -76,7 +76,7 @@ async def _migrate(settings: Settings) -> None:
 @command.command("check")
 @_config_option
 @data_option
-@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
+@json_option("Print the findings as JSON.")
 def check(file: Path | None, data: Path | None, as_json: bool) -> int:
     """Check the database for damage, and count its rows. Works while the platform runs.
 
@@ -113,7 +113,7 @@ async def _check(settings: Settings, as_json: bool) -> int:
 @_backup_argument
 @_config_option
 @data_option
-@click.option("--json", "as_json", is_flag=True, help="Print the contents of the backup as JSON.")
+@json_option("Print the contents of the backup as JSON.")
 def backup(backup: Path, file: Path | None, data: Path | None, as_json: bool) -> None:
     """Back up all stored data to FILE, a tar file. Works while the platform runs.
 
@@ -140,7 +140,7 @@ async def _backup(settings: Settings, target: Path) -> BackupInfo:
 @_backup_argument
 @_config_option
 @data_option
-@click.option("--json", "as_json", is_flag=True, help="Print the restored contents as JSON.")
+@json_option("Print the restored contents as JSON.")
 def restore(backup: Path, file: Path | None, data: Path | None, as_json: bool) -> None:
     """Restore FILE, a backup, to an empty data directory and database.
 

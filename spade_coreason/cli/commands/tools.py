@@ -12,7 +12,7 @@ from ...exceptions import ConfigError, CoReasonError
 from ...operations.host import describe_agents
 from .. import errors
 from ..completion import complete_agents
-from ..context import define_command as define, run_async
+from ..context import define_command as define, json_option, run_async
 from ..settings import config_option, load_platform_settings
 from ..terminal.console import print_json, print_line, print_table
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @define("tools")
 @click.argument("agent", required=False, shell_complete=complete_agents)
 @config_option("config/platform.yaml")
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON list of records.")
+@json_option("Print a JSON list of records.")
 def command(agent: str | None, file: Path | None, as_json: bool) -> int:
     """List the tools of the agents' MCP servers, with their hashes.
 

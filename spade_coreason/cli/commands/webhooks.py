@@ -11,7 +11,7 @@ import click
 from ...exceptions import ConfigError
 from ..account import data_option
 from ..completion import complete_agents, complete_webhooks
-from ..context import CLIGroup
+from ..context import CLIGroup, json_option
 from ..operations import describe_none, open_platform, parse_duration
 from ..settings import config_option, load_storage_settings, warn_of_closed_doors
 from ..terminal.console import format_time, print_cleaned, print_json, print_line, print_table
@@ -88,7 +88,7 @@ def create(
 @command.command("list")
 @config_option(_FILE)
 @data_option
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON list.")
+@json_option()
 def list_(file: Path | None, data: Path | None, as_json: bool) -> None:
     """List all webhooks, with those that are revoked. Works with and without a running platform.
 

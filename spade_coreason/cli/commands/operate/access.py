@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from ...context import CLIGroup
+from ...context import CLIGroup, json_option
 from ...operations import describe_none, open_platform, storage_options
 from ...terminal.console import print_json, print_line, print_table
 
@@ -26,7 +26,7 @@ def command() -> None:
 
 @command.command("list")
 @storage_options
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON list.")
+@json_option()
 def list_(file: Path | None, data: Path | None, agent: str | None, as_json: bool) -> None:
     """List the people who were admitted, rejected or refused, or who wait for a decision.
 

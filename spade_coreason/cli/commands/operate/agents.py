@@ -5,10 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from ...account import data_option
-from ...context import define_command as define
+from ...context import define_command as define, json_option
 from ...operations import require_running
 from ...settings import config_option
 from ...terminal.console import print_json, print_table
@@ -20,7 +18,7 @@ if TYPE_CHECKING:
 @define("agents")
 @config_option("config/platform.yaml, if it exists")
 @data_option
-@click.option("--json", "as_json", is_flag=True, help="Print the cards of the agents as JSON.")
+@json_option("Print the cards of the agents as JSON.")
 def command(file: Path | None, data: Path | None, as_json: bool) -> int:
     """List the agents of the running platform with their capabilities.
 

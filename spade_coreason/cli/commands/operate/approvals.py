@@ -9,8 +9,8 @@ import click
 
 from ....contracts import QuestionState
 from ...completion import complete_approvals
-from ...context import CLIGroup
-from ...operations import describe_none, id_argument, open_platform, storage_options
+from ...context import CLIGroup, json_option
+from ...operations import describe_none, id_argument, limit_option, open_platform, storage_options
 from ...terminal.console import format_time, print_json, print_line
 
 if TYPE_CHECKING:
@@ -35,6 +35,16 @@ def command() -> None:
     """
 
 
+def _change(file: Path | None, data: Path | None, name: str, done: str, **wanted: str | None) -> None:
+    """Perform the operation with a name, and print what was done."""
+    from ....operations.initiative import questions
+
+    operation = getattr(questions, name)
+    with open_platform(file, data, changes=True) as platform:
+        found = platform.perform(operation, operation.read_arguments(wanted))
+    _print_call(done, found)
+
+
 def _print_call(done: str, approval: ListedApproval) -> None:
     """Print what was done for whom, and below it the call, each name and each value on a line of its own."""
     print_line(f"{done} for {approval.requester or approval.agent}:")
@@ -45,8 +55,8 @@ def _print_call(done: str, approval: ListedApproval) -> None:
 @command.command("list")
 @storage_options
 @click.option("--state", type=click.Choice(_STATES), default="open", show_default=True, help="Only those in this state.")
-@click.option("--limit", type=click.IntRange(1, 1000), default=100, show_default=True, help="The most that are listed.")
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON list.")
+@limit_option
+@json_option()
 def list_(file: Path | None, data: Path | None, agent: str | None, state: str, limit: int, as_json: bool) -> None:
     """List approvals, the newest first, with the whole calls. Works while the platform runs.
 
@@ -82,11 +92,7 @@ def approve(file: Path | None, data: Path | None, agent: str | None, approval_id
     \b
       spade-coreason approvals approve 1f0c9a77
     """
-    from ....operations.initiative.questions import OfApproval, approve_call
-
-    with open_platform(file, data, changes=True) as platform:
-        found = platform.perform(approve_call, OfApproval(agent=agent, id=approval_id, reason=reason))
-    _print_call("Approved", found)
+    _change(file, data, "approve_call", "Approved", agent=agent, id=approval_id, reason=reason)
 
 
 @command.command("deny")
@@ -101,11 +107,7 @@ def deny(file: Path | None, data: Path | None, agent: str | None, approval_id: s
     \b
       spade-coreason approvals deny 1f0c9a77 --reason "too late"
     """
-    from ....operations.initiative.questions import OfApproval, deny_call
-
-    with open_platform(file, data, changes=True) as platform:
-        found = platform.perform(deny_call, OfApproval(agent=agent, id=approval_id, reason=reason))
-    _print_call("Denied", found)
+    _change(file, data, "deny_call", "Denied", agent=agent, id=approval_id, reason=reason)
 
 
 @command.command("reassign")
@@ -119,8 +121,4 @@ def reassign(file: Path | None, data: Path | None, agent: str | None, approval_i
     \b
       spade-coreason approvals reassign 1f0c9a77
     """
-    from ....operations.initiative.questions import OneApproval, reassign_approval
-
-    with open_platform(file, data, changes=True) as platform:
-        found = platform.perform(reassign_approval, OneApproval(agent=agent, id=approval_id))
-    _print_call("Asked anew", found)
+    _change(file, data, "reassign_approval", "Asked anew", agent=agent, id=approval_id)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ...context import CLIGroup
+from ...context import CLIGroup, json_option
 from ...operations import describe_none, open_platform, storage_options
 from ...terminal.console import format_timestamp, print_json, print_line, print_table, verdict_sign
 
@@ -38,7 +38,7 @@ def command() -> None:
     type=click.IntRange(1),
     help="Show at most this many entries of each agent, the newest.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON list of the entries.")
+@json_option("Print a JSON list of the entries.")
 def list_(file: Path | None, data: Path | None, agent: str | None, limit: int, as_json: bool) -> None:
     """List the newest entries of each agent in chronological order. Works while the platform runs.
 
@@ -74,7 +74,7 @@ def _entry_row(found: TrailEntry) -> tuple[object, ...]:
 @command.command("verify")
 @storage_options
 @click.option("--through", metavar="HASH", help="A hash from an earlier verification, which the trail must still contain.")
-@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
+@json_option("Print the findings as JSON.")
 def verify(file: Path | None, data: Path | None, agent: str | None, through: str | None, as_json: bool) -> int:
     """Verify that no entry was changed, removed or moved. Works while the platform runs.
 

@@ -9,7 +9,7 @@ import click
 from ....contracts import ConversationState
 from ....exceptions import ConfigError
 from ...completion import complete_conversations
-from ...context import define_command as define
+from ...context import define_command as define, json_option
 from ...operations import describe_none, open_platform, storage_options
 from ...terminal.console import format_time, print_json, print_line, print_table
 
@@ -28,7 +28,7 @@ from ...terminal.console import format_time, print_json, print_line, print_table
     type=click.IntRange(1),
     help="Show at most this many conversations of each agent, the newest.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON list of records.")
+@json_option("Print a JSON list of records.")
 def command(
     action: str,
     conversation: str | None,

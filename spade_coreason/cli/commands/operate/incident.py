@@ -10,7 +10,7 @@ import click
 
 from ....exceptions import ConfigError
 from ...completion import complete_incidents
-from ...context import define_command as define
+from ...context import define_command as define, json_option
 from ...operations import describe_none, open_platform, storage_options
 from ...terminal.console import format_timestamp, print_cleaned, print_json, print_line, print_table
 from ...terminal.tracebacks import format_frame, format_traceback
@@ -31,7 +31,7 @@ _LISTED = 20
     is_flag=True,
     help="Also show the messages of the exceptions. This writes an entry to the audit trail.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option("Print JSON.")
 def command(
     words: tuple[str, ...], file: Path | None, data: Path | None, agent: str | None, has_texts: bool, as_json: bool
 ) -> None:

@@ -13,9 +13,9 @@ import click
 from ....exceptions import ConfigError, KnowledgeError
 from ...account import data_option
 from ...completion import complete_agents
-from ...context import CLIGroup
+from ...context import CLIGroup, json_option
 from ...errors import print_error
-from ...operations import confirm, open_platform, parse_person, print_stopped
+from ...operations import confirm, open_platform, parse_person, print_stopped, yes_option
 from ...settings import config_option, load_storage_settings
 from ...terminal.console import format_timestamp, print_json, print_line, print_table, print_text, progress_bar
 
@@ -25,7 +25,7 @@ _PATH = click.Path(path_type=Path)
 def _knowledge_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options `-c FILE`, `--data DIR`, `--person`, `--conversation` and `--json`."""
     for option in (
-        click.option("--json", "as_json", is_flag=True, help="Print JSON."),
+        json_option("Print JSON."),
         click.option("--conversation", metavar="ID", help="Documents of this conversation only."),
         click.option("--person", metavar="JID", help="Documents of this person only."),
         data_option,
@@ -187,7 +187,7 @@ def search(
 @_agent_argument
 @click.argument("documents", nargs=-1)
 @click.option("--all", "everything", is_flag=True, help="Remove all documents.")
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@yes_option
 @_knowledge_options
 def remove(
     agent: str,
@@ -248,7 +248,7 @@ def _match_documents(pattern: str, document_names: list[str]) -> list[str]:
 @_agent_argument
 @config_option("config/platform.yaml, if it exists")
 @data_option
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option("Print JSON.")
 def reindex(agent: str, file: Path | None, data: Path | None, as_json: bool) -> int:
     """Compute missing and outdated vectors for the knowledge of an agent.
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import click
 
 from ....exceptions import ConfigError
-from ...context import CLIGroup
-from ...operations import confirm, describe_none, open_platform, storage_options
+from ...context import CLIGroup, json_option
+from ...operations import confirm, describe_none, open_platform, storage_options, yes_option
 from ...terminal.console import one_line, print_json, print_line, print_table, print_text
 
 
@@ -27,7 +27,7 @@ def command() -> None:
 
 @command.command("list")
 @storage_options
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON list.")
+@json_option()
 def list_(file: Path | None, data: Path | None, agent: str | None, as_json: bool) -> None:
     """List the conversations with interaction memories. Works while the platform runs.
 
@@ -50,7 +50,7 @@ def list_(file: Path | None, data: Path | None, agent: str | None, as_json: bool
 @command.command("show")
 @click.argument("conversation")
 @storage_options
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON list.")
+@json_option()
 def show(file: Path | None, data: Path | None, agent: str | None, conversation: str, as_json: bool) -> None:
     """Show the interaction memory of a conversation, oldest entry first. Works while the platform runs.
 
@@ -74,7 +74,7 @@ def show(file: Path | None, data: Path | None, agent: str | None, conversation: 
 @storage_options
 @click.option("--conversation", metavar="ID", help="Delete the memory of this conversation.")
 @click.option("--all", "everything", is_flag=True, help="Delete the memories of all conversations.")
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@yes_option
 def clear(
     file: Path | None, data: Path | None, agent: str | None, conversation: str | None, everything: bool, yes: bool
 ) -> None:

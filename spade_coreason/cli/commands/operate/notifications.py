@@ -8,8 +8,17 @@ from typing import TYPE_CHECKING
 import click
 
 from ...completion import complete_notifications
-from ...context import CLIGroup
-from ...operations import confirm, describe_none, id_argument, open_platform, parse_person, storage_options
+from ...context import CLIGroup, json_option
+from ...operations import (
+    confirm,
+    describe_none,
+    id_argument,
+    limit_option,
+    open_platform,
+    parse_person,
+    storage_options,
+    yes_option,
+)
 from ...terminal.console import format_time, print_json, print_line, print_table
 
 if TYPE_CHECKING:
@@ -37,8 +46,8 @@ def command() -> None:
 @storage_options
 @click.option("--person", metavar="JID", help="Only those to this person or room.")
 @click.option("--state", type=click.Choice(_STATES), help="Only those in this state.")
-@click.option("--limit", type=click.IntRange(1, 1000), default=100, show_default=True, help="The most that are listed.")
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON list.")
+@limit_option
+@json_option()
 def list_(
     file: Path | None, data: Path | None, agent: str | None, person: str | None, state: str | None, limit: int, as_json: bool
 ) -> None:
@@ -89,7 +98,7 @@ def retry(file: Path | None, data: Path | None, agent: str | None, notification_
 @command.command("drop")
 @id_argument("notification_id", complete_notifications)
 @storage_options
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@yes_option
 def drop(file: Path | None, data: Path | None, agent: str | None, notification_id: str, yes: bool) -> None:
     """Delete a notification. One that waits is not sent. Works while the platform runs.
 

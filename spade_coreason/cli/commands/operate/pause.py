@@ -11,7 +11,7 @@ import click
 
 from ...account import data_option
 from ...completion import complete_agents
-from ...context import define_command as define
+from ...context import define_command as define, json_option
 from ...operations import open_platform
 from ...settings import config_option
 from ...terminal.console import print_json, print_line
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def pause_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the argument AGENT and the options of `pause` and `resume`."""
     agent = click.argument("agent", metavar="[AGENT]", required=False, shell_complete=complete_agents)
-    as_json = click.option("--json", "as_json", is_flag=True, help="Print a JSON list.")
+    as_json = json_option()
     return agent(config_option("config/platform.yaml, if it exists")(data_option(as_json(function))))
 
 

@@ -11,8 +11,8 @@ import click
 from ....domain.jid import bare_jid, parse_jid
 from ....exceptions import ConfigError
 from ...account import data_option
-from ...context import CLIGroup
-from ...operations import confirm, open_platform, print_stopped
+from ...context import CLIGroup, json_option
+from ...operations import confirm, open_platform, print_stopped, yes_option
 from ...settings import config_option
 from ...terminal.console import format_timestamp, print_json, print_line, progress_bar
 from .sessions import print_erasure
@@ -44,8 +44,8 @@ def command() -> None:
 @click.argument("person", metavar="JID")
 @config_option("config/platform.yaml, if it exists")
 @data_option
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@yes_option
+@json_option("Print the result as JSON.")
 def delete(file: Path | None, data: Path | None, person: str, yes: bool, as_json: bool) -> int:
     """Delete all that the platform stores about a person, of all agents.
 

@@ -9,7 +9,7 @@ import click
 
 from ...account import data_option
 from ...completion import complete_agents
-from ...context import define_command as define
+from ...context import define_command as define, json_option
 from ...operations import open_platform, parse_person
 from ...settings import config_option
 from ...terminal.console import print_json, print_table
@@ -23,7 +23,7 @@ from ...terminal.console import print_json, print_table
 @click.option(
     "--limit", type=click.IntRange(min=1), default=20, show_default=True, help="Show this many, those who wrote most first."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON list.")
+@json_option()
 def command(agent: str | None, file: Path | None, data: Path | None, person: str | None, limit: int, as_json: bool) -> None:
     """Show what was used of an agent's quotas today.
 

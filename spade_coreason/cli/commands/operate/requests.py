@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ...context import CLIGroup
-from ...operations import confirm, describe_none, open_platform, storage_options
+from ...context import CLIGroup, json_option
+from ...operations import confirm, describe_none, open_platform, storage_options, yes_option
 from ...terminal.console import encode_json, format_timestamp, print_json, print_line, print_table, print_text
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def command() -> None:
 
 @command.command("list")
 @storage_options
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON list.")
+@json_option()
 def list_(file: Path | None, data: Path | None, agent: str | None, as_json: bool) -> None:
     """List the failed requests, the oldest first, without their text. Works while the platform runs.
 
@@ -60,7 +60,7 @@ def list_(file: Path | None, data: Path | None, agent: str | None, as_json: bool
 @command.command("show")
 @click.argument("request_id", metavar="ID", type=int)
 @storage_options
-@click.option("--json", "as_json", is_flag=True, help="Print the request as JSON.")
+@json_option("Print the request as JSON.")
 def show(file: Path | None, data: Path | None, agent: str | None, request_id: int, as_json: bool) -> None:
     """Show a failed request with its text. Works while the platform runs.
 
@@ -86,7 +86,7 @@ def show(file: Path | None, data: Path | None, agent: str | None, request_id: in
 @command.command("retry")
 @click.argument("request_id", metavar="ID", type=int)
 @storage_options
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@yes_option
 def retry(file: Path | None, data: Path | None, agent: str | None, request_id: int, yes: bool) -> None:
     """Run a failed request again: now if the platform runs, else at its next start.
 
@@ -107,7 +107,7 @@ def retry(file: Path | None, data: Path | None, agent: str | None, request_id: i
 @command.command("drop")
 @click.argument("request_id", metavar="ID", type=int)
 @storage_options
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@yes_option
 def drop(file: Path | None, data: Path | None, agent: str | None, request_id: int, yes: bool) -> None:
     """Delete a failed request. Works while the platform runs.
 

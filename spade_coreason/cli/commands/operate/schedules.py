@@ -8,8 +8,17 @@ from typing import TYPE_CHECKING
 import click
 
 from ...completion import complete_schedules
-from ...context import CLIGroup
-from ...operations import confirm, describe_none, id_argument, open_platform, parse_address, storage_options
+from ...context import CLIGroup, json_option
+from ...operations import (
+    confirm,
+    describe_none,
+    id_argument,
+    limit_option,
+    open_platform,
+    parse_address,
+    storage_options,
+    yes_option,
+)
 from ...terminal.console import format_time, print_json, print_line, print_table
 
 if TYPE_CHECKING:
@@ -34,8 +43,8 @@ def command() -> None:
 @command.command("list")
 @storage_options
 @click.option("--owner", metavar="JID", help="Only those of this person, room or agent.")
-@click.option("--limit", type=click.IntRange(1, 1000), default=100, show_default=True, help="The most that are listed.")
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON list.")
+@limit_option
+@json_option()
 def list_(file: Path | None, data: Path | None, agent: str | None, owner: str | None, limit: int, as_json: bool) -> None:
     """List schedules, the next due ones first. Works while the platform runs.
 
@@ -72,7 +81,7 @@ def list_(file: Path | None, data: Path | None, agent: str | None, owner: str | 
 @command.command("cancel")
 @id_argument("schedule_id", complete_schedules)
 @storage_options
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@yes_option
 def cancel(file: Path | None, data: Path | None, agent: str | None, schedule_id: str, yes: bool) -> None:
     """Cancel a schedule. One of `@every` comes back at the next start of its agent. Works while the platform runs.
 

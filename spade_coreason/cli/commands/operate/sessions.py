@@ -10,8 +10,8 @@ import click
 
 from ....exceptions import ConfigError
 from ...completion import complete_conversations
-from ...context import CLIGroup
-from ...operations import confirm, describe_none, open_platform, parse_person, print_stopped, storage_options
+from ...context import CLIGroup, json_option
+from ...operations import confirm, describe_none, open_platform, parse_person, print_stopped, storage_options, yes_option
 from ...terminal.console import (
     encode_json,
     format_timestamp,
@@ -49,7 +49,7 @@ def command() -> None:
     type=click.IntRange(1),
     help="Show at most this many sessions of each agent, the newest.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON list.")
+@json_option()
 def list_(file: Path | None, data: Path | None, agent: str | None, person: str | None, limit: int, as_json: bool) -> None:
     """List the sessions, newest first. Works while the platform runs.
 
@@ -78,7 +78,7 @@ def list_(file: Path | None, data: Path | None, agent: str | None, person: str |
 @click.option(
     "--limit", default=20, show_default=True, type=click.IntRange(1), help="Show at most this many turns, the newest."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the session as JSON.")
+@json_option("Print the session as JSON.")
 def show(file: Path | None, data: Path | None, agent: str | None, conversation: str, limit: int, as_json: bool) -> None:
     """Show a session: its turns and its variables. Works while the platform runs.
 
@@ -158,7 +158,7 @@ def export(file: Path | None, data: Path | None, agent: str | None, person: str)
     "--conversation", metavar="ID", shell_complete=complete_conversations, help="Delete this conversation and its memory."
 )
 @click.option("--all", "everything", is_flag=True, help="Delete the data of all people.")
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@yes_option
 def clear(
     file: Path | None,
     data: Path | None,

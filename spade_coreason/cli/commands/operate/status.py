@@ -11,7 +11,7 @@ import click
 
 from ...account import data_option
 from ...completion import complete_agents
-from ...context import define_command as define
+from ...context import define_command as define, json_option
 from ...operations import PlatformAccess, require_running
 from ...settings import config_option
 from ...terminal.console import format_milliseconds, format_timedelta, paint, print_json, print_line, print_table
@@ -29,7 +29,7 @@ _SHOWN_STATES = ("waiting", *_UNDELIVERED)
 @click.argument("name", metavar="[AGENT]", required=False, shell_complete=complete_agents)
 @config_option("config/platform.yaml, if it exists")
 @data_option
-@click.option("--json", "as_json", is_flag=True, help="Print the status as JSON.")
+@json_option("Print the status as JSON.")
 def command(name: str | None, file: Path | None, data: Path | None, as_json: bool) -> int:
     """Show the state of the running platform and its agents, or the running answers of one agent.
 

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import click
-
-from ...context import define_command as define
+from ...context import define_command as define, json_option
 from ...operations import describe_none, open_platform, storage_options
 from ...terminal.console import format_time, print_json, print_line, print_table
 
 
 @define("topics")
 @storage_options
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON list.")
+@json_option()
 def command(file: Path | None, data: Path | None, agent: str | None, as_json: bool) -> None:
     """List the topics of topic brokers and their subscribers, with what waits for them.
 
