@@ -86,7 +86,8 @@ class Plans:
 
     async def answer(self, agent: str, name: str) -> None:
         """Answer the question, and approve the other payment."""
-        self._person.send("red", agent, thread=f"ask {name}")
+        code = await _find_code(self.mail, f"for {name}?")  # while the worker is frozen, the order of texts is not known
+        self._person.send(f"/answer {code} red", agent, thread=f"ask {name}")
         self._approver.send(f"/approve {await _find_code(self._asked, f'{name} late')}", agent)
 
     async def wait_for_takeover(self, agent: str, old: int) -> None:

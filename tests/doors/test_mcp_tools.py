@@ -48,7 +48,7 @@ def test_the_arguments_of_the_door_have_a_prefix_beside_those_of_the_capability(
     inputs = {"type": "object", "properties": {"answer": {"type": "integer"}}, "additionalProperties": False}
     [tool] = tools_of(("desk@a.example", [capability("count", inputs=inputs)])).values()
     described = tool.describe().input_schema
-    assert set(described["properties"]) == {"answer", "conversation", "request_id", "door_answer"}
+    assert set(described["properties"]) == {"answer", "conversation", "request_id", "question", "door_answer"}
     assert described["additionalProperties"] is False
     arguments = tool.read({"answer": 5, "door_answer": "red", "conversation": "c"})
     assert (arguments.payload, arguments.answer, arguments.conversation) == ({"answer": 5}, "red", "c")

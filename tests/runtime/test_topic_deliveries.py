@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -24,7 +25,7 @@ from spade_coreason.runtime.topics.deliveries import DeliveryPolicy, TopicDelive
 from spade_coreason.storage import TopicDelivery, TopicItem, TopicRepository
 from spade_coreason.storage.backends.database import Database
 from tests.support.records import AGENT, ALICE, BOB, NOW
-from tests.support.wait import eventually
+from tests.support.wait import TIMEOUT_S, eventually
 
 LONG_S = 1000.0
 """A delay that no test waits for."""
@@ -158,7 +159,9 @@ async def test_a_parked_delivery_lets_the_next_item_follow_and_ends_with_the_ans
         for item in ("item", "next", "last"):
             await publish(deliveries, item)
         await eventually(lambda: len(network.accepted) == 3)
-        assert await deliveries.repository.list_waiting_subscribers() == []
+        async with asyncio.timeout(TIMEOUT_S):
+            while await deliveries.repository.list_waiting_subscribers():  # noqa: ASYNC110 - its end is stored after it
+                await asyncio.sleep(0.01)
     assert network.accepted == ["next", "last", "item"]
     assert {failures for _, failures in network.attempts} == {0}
 

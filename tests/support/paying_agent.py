@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from spade_coreason import AgentDefinition, AgentRequest, Response, Session
+from spade_coreason.exceptions import ApprovalExpiredError
 from tests.support.line_log import append_line
 
 
@@ -19,8 +20,12 @@ class PayingAgent:
     async def assist(self, request: AgentRequest, session: Session, response: Response) -> None:
         """Pay."""
         query = str(request.payload["query"])
-        await session.run_approved("pay", self._pay, query, approvers="approvers")
-        await response.markdown(f"paid {query}")
+        try:
+            await session.run_approved("pay", self._pay, query, approvers="approvers")
+        except ApprovalExpiredError:
+            await response.markdown(f"not paid {query}")
+        else:
+            await response.markdown(f"paid {query}")
 
     def _pay(self, query: str) -> None:
         append_line(self._log, query)

@@ -144,7 +144,19 @@ NODES = {
     "settings",
     "weather",
 }
-OPERATOR_NODES = {"all", "end", "reset", "admit", "reject", "pause", "resume", "log", "people-delete", "people-export"}
+OPERATOR_NODES = {
+    "all",
+    "end",
+    "reset",
+    "admit",
+    "reject",
+    "pause",
+    "resume",
+    "log",
+    "reassign",
+    "people-delete",
+    "people-export",
+}
 
 
 async def test_the_menu_shows_what_a_person_may_run_and_strangers_see_nothing(real_server: XmppServer, tmp_path: Path) -> None:
