@@ -245,7 +245,7 @@ async def test_what_runs_and_waits_of_a_person_ends_at_every_agent_with_a_clear_
             to = (ASKER, KEEPER, OUTSIDE)[number % 3]
             t.send(f"{SECRET} {number}", to=to, thread=f"thread {number // 6}")
         asked = asyncio.create_task(t.ask(SECRET, user=ALICE, to=OUTSIDE, thread="program"))
-        others = asyncio.create_task(t.say(OTHERS, user=BOB))
+        others = asyncio.create_task(t.say(OTHERS, user=BOB, timeout=TIMEOUT_S))
         await asyncio.wait_for(keeper.working.acquire(), TIMEOUT_S)
         while sum(runner.turns_in_flight for runner in t.runners.values()) < 12:
             await asyncio.wait_for(keeper.working.acquire(), TIMEOUT_S)
