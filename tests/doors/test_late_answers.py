@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,10 @@ import pytest
 from spade_coreason.exceptions import ConfigError
 from tests.support.all_doors import AllDoors, run_all_doors
 from tests.support.databases import SQLITE, execute
+from tests.support.servers.postgres import Postgres
 from tests.support.servers.server import XmppServer
 from tests.support.ways_to_answer import Shown, Way, make_ways
+from tests.support.worker_doors import run_far_doors
 
 WAYS = make_ways("late")
 LATE = 1
@@ -54,6 +57,22 @@ async def test_an_answer_by_a_door_does_not_count_once_the_key_is_revoked(
         await running.call("keys.revoke", name="website")
         assert "painted red" not in await answer(running, http, WAYS[way], shown)
         assert {row["state"] for row in run_sql(tmp_path, "SELECT state FROM questions")} == {"open"}
+
+
+async def test_no_late_answer_by_a_door_counts_after_kill_9_and_at_two_workers(
+    prosody: XmppServer, postgres: Postgres, tmp_path: Path
+) -> None:
+    async with run_far_doors(prosody, postgres, tmp_path) as running, running.far.http("website") as far:
+        shown = {name: await way.ask(running.far, far, f"ask {name}") for name, way in WAYS.items()}
+        execute(running.workers.url, f"UPDATE questions SET expires_at = {LATE}")
+        await running.owner.signal(signal.SIGKILL)
+        await running.owner.start()
+        await running.workers.wait_for(1, 1)
+        async with running.near.http("website") as near:
+            for name, way in WAYS.items():
+                for doors in ((running.near, near), (running.far, far)):
+                    assert "painted red" not in await answer(*doors, way, shown[name]), name
+        assert "answered" not in {row["state"] for row in execute(running.workers.url, "SELECT state FROM questions")}
 
 
 async def test_the_user_of_the_machine_decides_before_the_end_of_the_time_only(prosody: XmppServer, tmp_path: Path) -> None:
