@@ -501,8 +501,9 @@ async def running(scene: Scene) -> AsyncIterator[None]:
                 await scene.perform(name)
         with pytest.raises(StoreError, match="needs a running platform"):
             await scene.perform("log.set", level="debug")
-        with pytest.raises(StoreError, match="needs a running platform"):
-            await scene.perform("schedules.run", id=str(uuid4()))
+        for name in ("schedules.run", "approvals.reassign"):
+            with pytest.raises(StoreError, match="needs a running platform"):
+                await scene.perform(name, id=str(uuid4()))
         yield
         return
     status = await scene.perform("status")
