@@ -163,7 +163,9 @@ async def test_what_an_agent_sends_first_survives_kill_9(
         await mailbag.wait_for(due)  # the server has acknowledged the last one, and may not have delivered it yet
         mailbag.check()
         expected = {text for number in range(rounds) for text in _texts_of_round(f"round {number}")}
-        assert set(mailbag.ids) == expected | due
+        # A worker that was frozen may find its connection to the database ended before it learns that its lease is.
+        told = {text for text in mailbag.ids if isinstance(platform, WorkerPair) and text.startswith("I cannot store anything")}
+        assert set(mailbag.ids) - told == expected | due
     woken = platform.woken if isinstance(platform, WorkerPair) else ()
     # A worker that was frozen may begin one more of them when it wakes. What comes of that is not stored.
     _check_effects([line for line in lines if line.phase != "begins" or int(line.value) not in woken])

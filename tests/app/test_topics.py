@@ -231,11 +231,16 @@ class Approver:
         self.client = client
         self.codes: dict[str, str] = {}
         self.asked: Counter[str] = Counter()
+        self._ids: set[str] = set()
 
     async def wait_for(self, *titles: str) -> None:
         """Wait until an approval of each order was asked for."""
         while not {*titles} <= self.codes.keys():
-            body = str((await self.client.answer())["body"])
+            message = await self.client.answer()
+            body = str(message["body"])
+            if message["id"] in self._ids:
+                continue  # a copy of an earlier message, after a kill
+            self._ids.add(message["id"])
             if (code := re.search(r"/approve ([A-Z0-9]{6})", body)) is None:
                 continue
             [title] = [title for title in titles if title in body]

@@ -11,6 +11,7 @@ import textwrap
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,8 @@ CODE_NAMES = {
 
 def performed(function: Callable[..., Any], module: Any) -> set[str]:
     """Return the names of the operations that a function performs, also by functions of its own module."""
+    if isinstance(function, partial):
+        return performed(function.func, inspect.getmodule(function.func))
     nodes = list(ast.walk(ast.parse(textwrap.dedent(inspect.getsource(function)))))
     names = {node.id for node in nodes if isinstance(node, ast.Name) and node.id != function.__name__}
     imported = [alias for node in nodes if isinstance(node, ast.ImportFrom) for alias in node.names]

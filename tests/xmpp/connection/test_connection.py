@@ -535,7 +535,7 @@ async def test_a_session_that_begins_when_its_connection_is_lost_already_is_none
         assert connection.answered_at is not None
         tunnel.is_open = False
         tunnel.cut()
-        await eventually(lambda: not echo.host.is_alive())
+        await eventually(lambda: not (echo.host.is_alive() or connection.client.is_connected()))
         connection.client.bound = True  # as by the answer to the login
         connection.client.event("stream_negotiated")
         assert connection.answered_at is None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,6 +14,7 @@ from ...operations import describe_none, id_argument, limit_option, open_platfor
 from ...terminal.console import format_time, print_json, print_line
 
 if TYPE_CHECKING:
+    from ....operations.definition import Operation
     from ....operations.initiative.questions import ListedApproval
 
 _STATES = ("open", "approved", "denied", "expired", "ended", "any")
@@ -35,11 +36,10 @@ def command() -> None:
     """
 
 
-def _change(file: Path | None, data: Path | None, name: str, done: str, **wanted: str | None) -> None:
-    """Perform the operation with a name, and print what was done."""
-    from ....operations.initiative import questions
-
-    operation = getattr(questions, name)
+def _change(
+    file: Path | None, data: Path | None, operation: Operation[Any, ListedApproval], done: str, **wanted: str | None
+) -> None:
+    """Perform an operation on an approval, and print what was done."""
     with open_platform(file, data, changes=True) as platform:
         found = platform.perform(operation, operation.read_arguments(wanted))
     _print_call(done, found)
@@ -92,7 +92,9 @@ def approve(file: Path | None, data: Path | None, agent: str | None, approval_id
     \b
       spade-coreason approvals approve 1f0c9a77
     """
-    _change(file, data, "approve_call", "Approved", agent=agent, id=approval_id, reason=reason)
+    from ....operations.initiative.questions import approve_call
+
+    _change(file, data, approve_call, "Approved", agent=agent, id=approval_id, reason=reason)
 
 
 @command.command("deny")
@@ -107,7 +109,9 @@ def deny(file: Path | None, data: Path | None, agent: str | None, approval_id: s
     \b
       spade-coreason approvals deny 1f0c9a77 --reason "too late"
     """
-    _change(file, data, "deny_call", "Denied", agent=agent, id=approval_id, reason=reason)
+    from ....operations.initiative.questions import deny_call
+
+    _change(file, data, deny_call, "Denied", agent=agent, id=approval_id, reason=reason)
 
 
 @command.command("reassign")
@@ -121,4 +125,6 @@ def reassign(file: Path | None, data: Path | None, agent: str | None, approval_i
     \b
       spade-coreason approvals reassign 1f0c9a77
     """
-    _change(file, data, "reassign_approval", "Asked anew", agent=agent, id=approval_id)
+    from ....operations.initiative.questions import reassign_approval
+
+    _change(file, data, reassign_approval, "Asked anew", agent=agent, id=approval_id)
