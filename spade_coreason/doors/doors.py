@@ -149,6 +149,11 @@ class DoorAgent:
         is_theirs = found and found.reference == str(derive_request_key(self.jid, caller.address, request_id))
         return _describe_question(found, request_id) if found and is_theirs else None
 
+    async def waits_for_others(self, caller: Caller, request_id: UUID) -> bool:
+        """Return True if a request of the caller waits for another person. A parked one that does not may go on meanwhile."""
+        key = derive_request_key(self.jid, caller.address, request_id)
+        return await self.repository.questions.waits_for_others(key.bytes, caller.address)
+
     async def find_last_answered(self, caller: Caller, thread: str) -> str | None:
         """Return the id of the question to the caller itself in a conversation that was answered last; None without one."""
         asked = await self.repository.questions.load_asked(caller.address, only_open=False)

@@ -362,6 +362,16 @@ class QuestionRepository:
         state = (questions.c.state == _OPEN,) if only_open else ()
         return await self._load(questions.c.id.in_(of_person.where(asked_people.c.waits.is_not(True))), *state)
 
+    async def waits_for_others(self, key: bytes, person: str) -> bool:
+        """Return True if the request with a key waits for the answer of another than a person (a bare JID)."""
+        is_theirs = select(asked_people.c.question).where(asked_people.c.agent == self._agent, asked_people.c.person == person)
+        parked = select(parked_requests.c.id).where(parked_requests.c.agent == self._agent, parked_requests.c.key == key)
+        return bool(
+            await self._load(
+                questions.c.request.in_(parked), questions.c.state == _OPEN, questions.c.id.not_in(is_theirs), limit=1
+            )
+        )
+
     async def count_open(self, people: Sequence[str], since: datetime, *, waits: bool) -> Counter[tuple[str, str]]:
         """Count the open questions to these people (bare JIDs), by person and requester.
 

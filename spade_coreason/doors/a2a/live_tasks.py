@@ -155,10 +155,9 @@ class LiveTask:
     async def _park(self) -> None:
         questions = await self._agent.find_questions(self.caller, self.request_id)
         if questions:
-            update = self.progress.set_status(a2a_pb2.TASK_STATE_INPUT_REQUIRED, question_parts(questions[0]))
-        else:
-            update = self.progress.set_status(a2a_pb2.TASK_STATE_WORKING, [a2a_pb2.Part(text=ASKED_ANOTHER)])
-        self._publish([update])
+            self._publish([self.progress.set_status(a2a_pb2.TASK_STATE_INPUT_REQUIRED, question_parts(questions[0]))])
+        elif await self._agent.waits_for_others(self.caller, self.request_id):
+            self._publish([self.progress.set_status(a2a_pb2.TASK_STATE_WORKING, [a2a_pb2.Part(text=ASKED_ANOTHER)])])
 
     def _publish(self, updates: list[Update]) -> None:
         for update in updates:

@@ -102,7 +102,7 @@ class StoredTasks:
             questions = await self._agent.find_questions(caller, UUID(task_id))
             if questions:
                 state, parts = a2a_pb2.TASK_STATE_INPUT_REQUIRED, question_parts(questions[0])
-            else:
+            elif await self._agent.waits_for_others(caller, UUID(task_id)):
                 parts = [a2a_pb2.Part(text=ASKED_ANOTHER)]
         message_id = request.get("metadata", {}).get("message_id", task_id)
         message = make_message(message_id, task_id, context_id, parts_of(request["payload"]), is_user=True)

@@ -153,7 +153,7 @@ class AgentToolCall:
         except StoreError as error:
             return self._make_not_stored(error)
         finally:
-            reply.close()
+            self.reply.close()
 
     async def _ask(self, arguments: ToolArguments, request_id: UUID, *, is_known: bool) -> DoorReply:
         """Return the reply to the request, after the answer of the caller to a question if there is one.
@@ -224,6 +224,10 @@ class AgentToolCall:
                 questions = await self._agent.find_questions(self._caller, reply.request_id)
                 if questions and (result := await self._ask_caller(questions[0])) is not None:
                     return result
+                if not questions and not await self._agent.waits_for_others(self._caller, reply.request_id):
+                    # Its question was answered meanwhile by another call, so it goes on.
+                    reply.close()
+                    self.reply = reply = await self._agent.fetch(self._caller, reply.request_id, waits=True) or reply
                 deadline = math.inf if questions else self._now() + self._person_s
             elif event.is_final:
                 return await self._make_result(event)

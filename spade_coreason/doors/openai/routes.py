@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 from uuid import UUID, uuid4
@@ -331,15 +332,24 @@ class _OpenAIDoor:
 
     async def _finish(self, asked: _Asked, answer: Answer) -> None:
         """Complete an answer whose reply has ended. Raise AnswerError if the request has failed."""
+        question, target = None, asked.place.target
+        while answer.last is not None and answer.last.type == "request.parked":
+            question = await asked.conversations.find_question(target)
+            if question is not None or await asked.agent.waits_for_others(asked.caller, target):
+                break
+            # Its question was answered meanwhile by another request, so it goes on.
+            if (reply := await asked.agent.fetch(asked.caller, target)) is None:
+                break
+            with closing(reply):
+                async for event in reply:
+                    answer.add(event)
         if answer.last is None:
             raise not_running()
         if answer.last.type == "request.refused" and asked.reply.stored is None:  # the fetch is refused, and not the request
             raise not_readable(answer.last)
         if (error := find_error(answer.last, asked.place.request_id)) is not None:
             raise error
-        question = None
         if answer.last.type == "request.parked":
-            question = await asked.conversations.find_question(asked.place.target)
             if asked.note:
                 answer.add_text(asked.note)
             shown = _describe_wait(asked.place.request_id) if question is None else show_question(question)
