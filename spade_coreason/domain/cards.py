@@ -60,10 +60,6 @@ class AgentCard:
     turns_in_flight: int = 0
     """The number of its conversations with a running or waiting turn."""
 
-    def find_capability(self, name: str) -> Capability | None:
-        """Return the capability with this name; None without one."""
-        return next((capability for capability in self.capabilities if capability.name == name), None)
-
 
 def build_card(jid: str, manifest: AgentDefinition, *, is_online: bool = False, turns_in_flight: int = 0) -> AgentCard:
     """Build the card of an agent. It has nothing of the configuration, prompts, dependencies and policy of the manifest."""

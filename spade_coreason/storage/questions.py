@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Connection, case, delete, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Select, case, delete, func, insert, or_, select, update
 
 from ..contracts import NotificationState, QuestionState
 from ..contracts.base import utc_now
@@ -358,19 +358,15 @@ class QuestionRepository:
 
     async def load_asked(self, person: str, *, only_open: bool = True) -> list[StoredQuestion]:
         """Return the questions that a person (a bare JID) was asked, oldest first."""
-        of_person = select(asked_people.c.question).where(asked_people.c.agent == self._agent, asked_people.c.person == person)
+        of_person = _asked(self._agent, person).where(asked_people.c.waits.is_not(True))
         state = (questions.c.state == _OPEN,) if only_open else ()
-        return await self._load(questions.c.id.in_(of_person.where(asked_people.c.waits.is_not(True))), *state)
+        return await self._load(questions.c.id.in_(of_person), *state)
 
     async def waits_for_others(self, key: bytes, person: str) -> bool:
         """Return True if the request with a key waits for the answer of another than a person (a bare JID)."""
-        is_theirs = select(asked_people.c.question).where(asked_people.c.agent == self._agent, asked_people.c.person == person)
         parked = select(parked_requests.c.id).where(parked_requests.c.agent == self._agent, parked_requests.c.key == key)
-        return bool(
-            await self._load(
-                questions.c.request.in_(parked), questions.c.state == _OPEN, questions.c.id.not_in(is_theirs), limit=1
-            )
-        )
+        is_open = questions.c.request.in_(parked), questions.c.state == _OPEN
+        return bool(await self._load(*is_open, questions.c.id.not_in(_asked(self._agent, person)), limit=1))
 
     async def count_open(self, people: Sequence[str], since: datetime, *, waits: bool) -> Counter[tuple[str, str]]:
         """Count the open questions to these people (bare JIDs), by person and requester.
@@ -538,10 +534,11 @@ def delete_questions_about(connection: Connection, agent: str, person: str) -> D
     count = _delete_parked(connection, rows)
     count += connection.execute(delete(questions).where(is_own, questions.c.requester == person)).rowcount
     connection.execute(update(questions).where(is_own, questions.c.decided_by == person).values(decided_by="", answer=None))
-    asked = select(asked_people.c.question).where(asked_people.c.agent == agent, asked_people.c.person == person)
     others = asked_people.alias()
     has_others = select(others.c.question).where(others.c.question == questions.c.id, others.c.person != person).exists()
-    now_due = update(questions).where(is_own, questions.c.id.in_(asked), questions.c.state == _OPEN, ~has_others)
+    now_due = update(questions).where(
+        is_own, questions.c.id.in_(_asked(agent, person)), questions.c.state == _OPEN, ~has_others
+    )
     connection.execute(now_due.values(wake_at=questions.c.created_at, expires_at=questions.c.created_at))
     marks = delete(asked_people).where(asked_people.c.agent == agent, asked_people.c.person == person)
     return DeletedQuestions(len(rows), count + connection.execute(marks).rowcount)
@@ -584,12 +581,15 @@ def _delete_parked(connection: Connection, rows: Sequence[int]) -> int:
     return count
 
 
+def _asked(agent: str, person: str) -> Select[tuple[int]]:
+    return select(asked_people.c.question).where(asked_people.c.agent == agent, asked_people.c.person == person)
+
+
 def _is_parked_of(agent: str, person: str) -> ColumnElement[bool]:
     is_theirs = or_(parked_requests.c.owner == person, parked_requests.c.root == person)
     return (parked_requests.c.agent == agent) & is_theirs
 
 
 def _is_about(agent: str, person: str) -> ColumnElement[bool]:
-    asked = select(asked_people.c.question).where(asked_people.c.agent == agent, asked_people.c.person == person)
     parked = select(parked_requests.c.id).where(_is_parked_of(agent, person))
-    return or_(questions.c.requester == person, questions.c.id.in_(asked), questions.c.request.in_(parked))
+    return or_(questions.c.requester == person, questions.c.id.in_(_asked(agent, person)), questions.c.request.in_(parked))

@@ -13,7 +13,8 @@ from spade_coreason.storage import open_database, schema
 from spade_coreason.storage.backends.lock import lock_directory
 from spade_coreason.storage.repository import AgentRepository
 from tests.cli.conftest import Invoke
-from tests.support.databases import SQLITE, downgrade, execute, read_all_tables
+from tests.support.databases import SQLITE, execute, read_all_tables
+from tests.support.downgrades import downgrade
 from tests.support.program import COMMAND, clean_environment
 from tests.support.records import AGENT, new_conversation, receive_request, store_turn
 from tests.support.servers.postgres import Postgres

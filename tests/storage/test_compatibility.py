@@ -13,7 +13,8 @@ from sqlalchemy import Connection, inspect, make_url
 
 from spade_coreason import StoreError
 from spade_coreason.storage import back_up, check_health, migrations, open_database, schema
-from tests.support.databases import SQLITE, downgrade, execute, read_rows
+from tests.support.databases import SQLITE, execute, read_rows
+from tests.support.downgrades import downgrade
 from tests.support.records import ALICE, BOB, new_conversation, open_repository, store_turn
 
 BASELINE = "0017"

@@ -31,7 +31,8 @@ from spade_coreason.storage.backends.lock import lock_directory
 from spade_coreason.storage.dedup import MAX_FURTHER_ROWS, KeyIndex
 from spade_coreason.storage.records import StoredConversation, TurnRecord, Variable
 from spade_coreason.storage.repository import AgentRepository
-from tests.support.databases import SAME_STANZA, SQLITE, downgrade, execute, read_all_tables
+from tests.support.databases import SAME_STANZA, SQLITE, execute, read_all_tables
+from tests.support.downgrades import downgrade
 from tests.support.errors import ExpectedErrors
 from tests.support.records import open_repository
 from tests.support.warm import WarmProcess

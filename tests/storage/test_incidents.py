@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -38,7 +39,7 @@ async def test_an_incident_is_found_by_its_number_and_its_text_only_if_asked(dat
     await AgentRepository(database, OTHER_AGENT).incidents.record("00000000", BOB, None, NOW, make_chain())
     [found] = await load_incidents(database, [AGENT, OTHER_AGENT], ["1f2e3d4c"])
     assert found[1:6] == (AGENT, "1f2e3d4c", ALICE, "t", NOW)
-    assert found.chain == tuple(error.without_text() for error in chain)
+    assert found.chain == tuple(replace(error, text="") for error in chain)
     assert await load_incident_with_texts(database, AGENT, found.row) == found._replace(chain=chain)
     assert await load_incident_with_texts(database, OTHER_AGENT, found.row) is None
     assert await load_incidents(database, [OTHER_AGENT], ["1f2e3d4c"]) == []

@@ -18,7 +18,8 @@ from spade_coreason.storage.backends.database import ROW_ID_BLOCK, Database, Sto
 from spade_coreason.storage.records import DocumentCollection, NewDocument
 from spade_coreason.storage.repository import AgentRepository
 from spade_coreason.storage.sequences import MAX_ROW_ID, take_row_ids
-from tests.support.databases import SQLITE, WriterGate, downgrade, execute, read_rows
+from tests.support.databases import SQLITE, WriterGate, execute, read_rows
+from tests.support.downgrades import downgrade
 from tests.support.errors import ExpectedErrors
 from tests.support.records import new_conversation, open_repository, store_turn
 from tests.support.servers.postgres import Postgres

@@ -12,12 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from alembic import command
-from alembic.config import Config
-from sqlalchemy import Connection
 
 from spade_coreason.domain.duplicates import Evidence
-from spade_coreason.storage import migrations, open_database
+from spade_coreason.storage import open_database
 from spade_coreason.storage.backends.database import Database, WriterHook
 
 SQLITE = "sqlite+aiosqlite:///"
@@ -79,14 +76,6 @@ def read_rows(url: str, table: str) -> list[dict[str, Any]]:
 def read_all_tables(url: str) -> dict[str, list[dict[str, Any]]]:
     """Return the rows of every table, by its name."""
     return {table: read_rows(url, table) for table in TABLES}
-
-
-def downgrade(connection: Connection, revision: str) -> None:
-    """Migrate the tables back to an older revision."""
-    config = Config()
-    config.set_main_option("script_location", str(Path(migrations.__file__).parent))
-    config.attributes["connection"] = connection
-    command.downgrade(config, revision)
 
 
 def execute(url: str, sql: str) -> list[dict[str, Any]]:

@@ -69,10 +69,6 @@ class ChainedError:
         """The name of the type without its module."""
         return self.type.rpartition(".")[2]
 
-    def without_text(self) -> ChainedError:
-        """Return the same error without its text."""
-        return replace(self, text="")
-
 
 ErrorChain: TypeAlias = tuple[ChainedError, ...]
 """The exceptions that led to an error in the order in which they were raised; the last is the error itself."""

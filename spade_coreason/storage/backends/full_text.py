@@ -65,29 +65,11 @@ def create(connection: Connection) -> None:
         connection.exec_driver_sql(statement)
 
 
-def drop(connection: Connection) -> None:
-    """Drop the triggers and the index that do not go with the table `passages`."""
-    if connection.dialect.name == "sqlite":
-        for statement in (
-            "DROP TRIGGER passage_added",
-            "DROP TRIGGER passage_removed",
-            "DROP TRIGGER IF EXISTS passage_words_changed",
-            "DROP TABLE passage_words",
-        ):
-            connection.exec_driver_sql(statement)
-
-
 def create_change_triggers(connection: Connection) -> None:
     """Create the triggers that index changed words, if they are missing. PostgreSQL needs none."""
     if connection.dialect.name == "sqlite":
         for statement in _SQLITE_CHANGES:
             connection.exec_driver_sql(statement)
-
-
-def drop_change_triggers(connection: Connection) -> None:
-    """Drop what `create_change_triggers` creates."""
-    if connection.dialect.name == "sqlite":
-        connection.exec_driver_sql("DROP TRIGGER passage_words_changed")
 
 
 def find_passages(connection: Connection, collections: Sequence[int], keywords: Sequence[str], limit: int) -> list[int]:

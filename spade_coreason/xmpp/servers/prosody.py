@@ -94,14 +94,6 @@ class ProsodyServer(LocalServer):
         """Create the account, or set the password of an existing one."""
         await asyncio.to_thread(_write_account, self.data_dir, self.parse_user(jid), self.domain, password)
 
-    async def has_account(self, jid: str) -> bool:
-        """Return True if the account exists."""
-        return _account_path(self.data_dir, self.parse_user(jid), self.domain).exists()
-
-    async def delete_account(self, jid: str) -> None:
-        """Delete the account and its data on the server, except its archive. An unknown account is ignored."""
-        await asyncio.to_thread(_delete_account, self.data_dir, self.parse_user(jid), self.domain)
-
 
 def find_prosody() -> str | None:
     """Return the path of Prosody, or None. It is not run: on Debian even `prosody --version` starts the system's server."""
@@ -154,7 +146,7 @@ async def run_prosody_server(
 
 def _write_account(data_dir: Path, user: str, domain: str, password: str) -> None:
     """Write the account's file, in the format of Prosody's `internal_hashed` authentication."""
-    path = _account_path(data_dir, user, domain)
+    path = data_dir / _encode_name(domain) / "accounts" / f"{_encode_name(user)}.dat"
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     salt = secrets.token_hex(18)
     salted = hashlib.pbkdf2_hmac("sha1", saslprep(password).encode(), salt.encode(), ITERATIONS)
@@ -169,18 +161,6 @@ def _write_account(data_dir: Path, user: str, domain: str, password: str) -> Non
         "};\n"
     )
     replace_file(path, text.encode("ascii"))  # Prosody must never read half an account
-
-
-def _delete_account(data_dir: Path, user: str, domain: str) -> None:
-    """Delete the account's files of every kind: roster, offline messages, published items."""
-    name = _encode_name(user)
-    for store in (data_dir / _encode_name(domain)).iterdir() if (data_dir / _encode_name(domain)).is_dir() else ():
-        for path in (store / f"{name}.dat", store / f"{name}.list", store / f"{name}.lidx"):
-            path.unlink(missing_ok=True)
-
-
-def _account_path(data_dir: Path, user: str, domain: str) -> Path:
-    return data_dir / _encode_name(domain) / "accounts" / f"{_encode_name(user)}.dat"
 
 
 def _encode_name(name: str) -> str:

@@ -37,7 +37,8 @@ from spade_coreason.storage.knowledge import KnowledgeRepository, index_outdated
 from spade_coreason.storage.records import DocumentCollection, NewDocument
 from spade_coreason.storage.repository import AgentRepository
 from spade_coreason.storage.schema import passages
-from tests.support.databases import SQLITE, WriterGate, downgrade, on_both_databases, open_without_sync
+from tests.support.databases import SQLITE, WriterGate, on_both_databases, open_without_sync
+from tests.support.downgrades import downgrade
 from tests.support.errors import ExpectedErrors
 from tests.support.model_server import ModelServer
 from tests.support.records import new_conversation, open_repository, store_turn

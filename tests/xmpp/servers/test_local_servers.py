@@ -275,10 +275,11 @@ async def test_prosody_takes_no_registrations(prosody: AbstractAsyncContextManag
         async with open_bare_stream(server.host, server.port, server.domain, context) as stream:
             with pytest.raises(StreamError):
                 await stream.register("mallory", "m")
-        assert not await server.has_account("mallory@localhost")
+        with pytest.raises(PermissionError):
+            await StockClient("mallory@localhost", "m", server).connect()
 
 
-async def test_prosodys_accounts_can_be_given_another_password_and_be_deleted(
+async def test_prosodys_accounts_can_be_given_another_password(
     prosody: AbstractAsyncContextManager[ProsodyServer],
 ) -> None:
     async with prosody as server:
@@ -287,11 +288,7 @@ async def test_prosodys_accounts_can_be_given_another_password_and_be_deleted(
         with pytest.raises(PermissionError):
             await StockClient("bob@localhost", "old", server).connect()
         async with StockClient("bob@localhost", "new", server):
-            assert await server.has_account("bob@localhost")
-        await server.delete_account("bob@localhost")
-        await server.delete_account("bob@localhost")
-        with pytest.raises(PermissionError):
-            await StockClient("bob@localhost", "new", server).connect()
+            pass
 
 
 async def test_prosodys_accounts_and_offline_messages_last_over_a_restart(tmp_path: Path) -> None:

@@ -64,8 +64,3 @@ def upgrade() -> None:
     )
     is_unfinished = sa.text("state < 2")
     op.create_index("inbox_unfinished", "inbox", ["agent"], sqlite_where=is_unfinished, postgresql_where=is_unfinished)
-
-
-def downgrade() -> None:
-    for table in ("inbox", "variables", "interactions", "conversations"):
-        op.drop_table(table)

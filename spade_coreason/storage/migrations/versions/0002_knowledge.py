@@ -51,9 +51,3 @@ def upgrade() -> None:
         sa.Column("vector", sa.LargeBinary, nullable=False),
     )
     full_text.create(op.get_bind())
-
-
-def downgrade() -> None:
-    full_text.drop(op.get_bind())
-    for table in ("vectors", "passages", "documents", "shelves"):
-        op.drop_table(table)

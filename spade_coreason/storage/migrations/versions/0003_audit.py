@@ -26,8 +26,3 @@ def upgrade() -> None:
         sa.Column("number", Whole, nullable=False),
         sa.Column("integrity_hash", sa.Text, nullable=False),
     )
-
-
-def downgrade() -> None:
-    for table in ("audit_heads", "audit"):
-        op.drop_table(table)

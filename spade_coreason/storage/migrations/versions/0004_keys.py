@@ -17,15 +17,7 @@ def upgrade() -> None:
         _recreate_inbox()
 
 
-def downgrade() -> None:
-    unique = sa.UniqueConstraint("agent", "key", name="inbox_agent_key_key")
-    if op.get_bind().dialect.name == "postgresql":
-        op.create_unique_constraint("inbox_agent_key_key", "inbox", ["agent", "key"])
-    else:
-        _recreate_inbox(unique)
-
-
-def _recreate_inbox(*constraints: sa.UniqueConstraint) -> None:
+def _recreate_inbox() -> None:
     """Copy the inbox into a new table, because SQLite cannot drop a constraint."""
     op.rename_table("inbox", "inbox_before")
     op.drop_index("inbox_unfinished", "inbox_before")
@@ -39,7 +31,6 @@ def _recreate_inbox(*constraints: sa.UniqueConstraint) -> None:
         sa.Column("state", sa.Integer, nullable=False),
         sa.Column("request", sa.Text),
         sa.Column("answer", sa.Text),
-        *constraints,
     )
     op.execute(f"INSERT INTO inbox ({_COLUMNS}) SELECT {_COLUMNS} FROM inbox_before ORDER BY id")
     op.drop_table("inbox_before")

@@ -20,7 +20,3 @@ def upgrade() -> None:
         sa.Column("crashes", sa.Integer, nullable=False),
         sa.Column("failed_at", Whole),
     )
-
-
-def downgrade() -> None:
-    op.drop_table("crashed_requests")

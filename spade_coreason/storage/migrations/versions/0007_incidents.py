@@ -23,7 +23,3 @@ def upgrade() -> None:
     )
     op.create_index("incidents_by_agent", "incidents", ["agent", "id"])
     op.create_index("incidents_by_person", "incidents", ["agent", "person", "id"])
-
-
-def downgrade() -> None:
-    op.drop_table("incidents")

@@ -13,9 +13,3 @@ def upgrade() -> None:
     op.add_column("passages", sa.Column("word_rules", sa.Text, nullable=False, server_default=""))
     op.create_index("passages_by_word_rules", "passages", ["word_rules"])
     full_text.create_change_triggers(op.get_bind())
-
-
-def downgrade() -> None:
-    full_text.drop_change_triggers(op.get_bind())
-    op.drop_index("passages_by_word_rules", "passages")
-    op.drop_column("passages", "word_rules")

@@ -10,8 +10,3 @@ down_revision = "0008"
 def upgrade() -> None:
     op.add_column("inbox", sa.Column("digest", sa.LargeBinary))
     op.add_column("inbox", sa.Column("interaction", sa.BigInteger().with_variant(sa.Integer, "sqlite")))
-
-
-def downgrade() -> None:
-    op.drop_column("inbox", "interaction")
-    op.drop_column("inbox", "digest")

@@ -19,7 +19,3 @@ def upgrade() -> None:
         sa.Column("result", sa.Text),
         sa.PrimaryKeyConstraint("request", "name", "number"),
     )
-
-
-def downgrade() -> None:
-    op.drop_table("steps")

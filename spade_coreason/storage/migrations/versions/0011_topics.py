@@ -42,9 +42,3 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("item", "subscriber"),
     )
     op.create_index("topic_deliveries_by_subscriber", "topic_deliveries", ["agent", "subscriber", "item"])
-
-
-def downgrade() -> None:
-    op.drop_table("topic_deliveries")
-    op.drop_table("topic_items")
-    op.drop_table("topic_subscriptions")

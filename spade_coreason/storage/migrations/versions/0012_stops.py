@@ -9,7 +9,3 @@ down_revision = "0011"
 
 def upgrade() -> None:
     op.add_column("crashed_requests", sa.Column("stops", sa.Integer, nullable=False, server_default="0"))
-
-
-def downgrade() -> None:
-    op.drop_column("crashed_requests", "stops")

@@ -10,8 +10,3 @@ down_revision = "0012"
 def upgrade() -> None:
     op.add_column("inbox", sa.Column("evidence", sa.Text))
     op.add_column("inbox", sa.Column("message_key", sa.LargeBinary))
-
-
-def downgrade() -> None:
-    op.drop_column("inbox", "message_key")
-    op.drop_column("inbox", "evidence")

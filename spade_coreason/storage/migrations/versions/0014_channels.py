@@ -10,8 +10,3 @@ down_revision = "0013"
 def upgrade() -> None:
     op.add_column("inbox", sa.Column("channel", sa.Text))
     op.add_column("crashed_requests", sa.Column("channel", sa.Text))
-
-
-def downgrade() -> None:
-    op.drop_column("crashed_requests", "channel")
-    op.drop_column("inbox", "channel")

@@ -29,7 +29,3 @@ def upgrade() -> None:
     connection = op.get_bind()
     highest = (connection.scalar(sa.select(sa.func.max(sa.column("id"))).select_from(sa.table(name))) for name in _NUMBERED)
     op.bulk_insert(sequences, [{"name": "rows", "next_id": 1 + max(id_ or 0 for id_ in highest)}])
-
-
-def downgrade() -> None:
-    op.drop_table("sequences")

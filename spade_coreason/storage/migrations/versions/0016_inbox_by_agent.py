@@ -11,9 +11,3 @@ def upgrade() -> None:
     if op.get_bind().dialect.name == "postgresql":
         op.create_index("inbox_by_agent", "inbox", [sa.text("hashtext(agent)")])
         op.execute("ALTER TABLE inbox SET (fillfactor = 50)")
-
-
-def downgrade() -> None:
-    if op.get_bind().dialect.name == "postgresql":
-        op.drop_index("inbox_by_agent", "inbox")
-        op.execute("ALTER TABLE inbox RESET (fillfactor)")

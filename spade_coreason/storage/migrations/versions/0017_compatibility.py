@@ -9,7 +9,3 @@ down_revision = "0016"
 
 def upgrade() -> None:
     op.create_table("compatibility", sa.Column("oldest_revision", sa.Text, primary_key=True))
-
-
-def downgrade() -> None:
-    op.drop_table("compatibility")

@@ -62,8 +62,3 @@ def upgrade() -> None:
         "schedules_by_due_time", "schedules", ["agent", "wake_at"], sqlite_where=is_waiting, postgresql_where=is_waiting
     )
     op.create_index("schedules_by_owner", "schedules", ["agent", "owner"])
-
-
-def downgrade() -> None:
-    op.drop_table("schedules")
-    op.drop_table("notifications")

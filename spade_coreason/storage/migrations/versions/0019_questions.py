@@ -60,9 +60,3 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("question", "person"),
     )
     op.create_index("asked_people_by_person", "asked_people", ["agent", "person"])
-
-
-def downgrade() -> None:
-    op.drop_table("asked_people")
-    op.drop_table("questions")
-    op.drop_table("parked_requests")

@@ -28,7 +28,3 @@ def upgrade() -> None:
         sa.Column("revoked_at", Whole),
         sa.Column("last_used_at", Whole),
     )
-
-
-def downgrade() -> None:
-    op.drop_table("api_keys")

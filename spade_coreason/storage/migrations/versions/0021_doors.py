@@ -36,8 +36,3 @@ def upgrade() -> None:
         sa.Column("created_at", Whole, nullable=False),
     )
     op.create_index("door_files_by_owner", "door_files", ["agent", "owner", "request"])
-
-
-def downgrade() -> None:
-    op.drop_table("door_files")
-    op.drop_table("door_threads")

@@ -35,8 +35,3 @@ def upgrade() -> None:
         sa.Column("accepted_at", Whole, nullable=False),
         sa.PrimaryKeyConstraint("webhook", "secret_number", "body"),
     )
-
-
-def downgrade() -> None:
-    op.drop_table("webhook_bodies")
-    op.drop_table("webhooks")

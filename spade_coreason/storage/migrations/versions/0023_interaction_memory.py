@@ -18,7 +18,3 @@ def upgrade() -> None:
     if op.get_bind().dialect.name == "postgresql":
         columns = ["agent", sa.text("hashtext(conversation_id)"), "id"]
         op.create_index("interaction_memory_by_conversation", "interaction_memory", columns)
-
-
-def downgrade() -> None:
-    op.drop_table("interaction_memory")

@@ -33,9 +33,3 @@ def upgrade() -> None:
     )
     op.create_index("leases_by_worker", "leases", ["worker"])
     op.add_column("crashed_requests", sa.Column("runs_alone", sa.Boolean, nullable=False, server_default=sa.false()))
-
-
-def downgrade() -> None:
-    op.drop_column("crashed_requests", "runs_alone")
-    op.drop_table("leases")
-    op.drop_table("workers")

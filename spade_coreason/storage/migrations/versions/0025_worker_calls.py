@@ -26,9 +26,3 @@ def upgrade() -> None:
     op.create_index("worker_calls_by_worker", "worker_calls", ["worker"])
     for name, kind in ADDED.items():
         op.add_column("leases", sa.Column(name, kind))
-
-
-def downgrade() -> None:
-    for name in ADDED:
-        op.drop_column("leases", name)
-    op.drop_table("worker_calls")

@@ -12,8 +12,3 @@ Whole = sa.BigInteger().with_variant(sa.Integer, "sqlite")
 def upgrade() -> None:
     op.add_column("leases", sa.Column("manifest", sa.Text))
     op.add_column("leases", sa.Column("manifest_version", Whole, nullable=False, server_default=sa.text("0")))
-
-
-def downgrade() -> None:
-    op.drop_column("leases", "manifest_version")
-    op.drop_column("leases", "manifest")

@@ -26,9 +26,3 @@ def upgrade() -> None:
     has_right = sa.text("waits IS NOT NULL")
     op.create_index("people_with_rights", "asked_people", ["agent"], sqlite_where=has_right, postgresql_where=has_right)
     op.execute("UPDATE asked_people SET waits = false WHERE question IN (SELECT id FROM questions WHERE kind = 'approval')")
-
-
-def downgrade() -> None:
-    op.drop_index("people_with_rights")
-    for table, name, _ in reversed(NEW_COLUMNS):
-        op.drop_column(table, name)
