@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
@@ -18,6 +19,7 @@ from spade_coreason.exceptions import PeerFailedError, PeerParkedError
 from spade_coreason.testing import Policy, Question
 from tests.support.databases import on_both_databases
 from tests.support.errors import ExpectedErrors
+from tests.support.long_forms import seeded_random, short_and_long_in_release
 from tests.support.wait import TIMEOUT_S
 
 READER, BROKER, BOSS, PRESS = "agent@localhost", "topics@localhost", "boss@localhost", "press@localhost"
@@ -208,3 +210,36 @@ async def test_a_caller_hears_that_a_request_failed_after_its_question(expected_
         with pytest.raises(PeerFailedError) as failed:
             await t.ask("fail")
         assert not failed.value.has_asked
+
+
+@short_and_long_in_release("APPROVAL_ATTACKS", 3, 30)
+async def test_items_are_asked_and_run_once_whatever_comes_between_at_random(count: int) -> None:
+    rng = seeded_random()
+    async with run_refunds() as t:
+        titles, runs = list[str](), Counter[str]()
+        for number in range(count):
+            new = [f"{number}-{index}" for index in range(rng.randrange(1, 4))]
+            titles += new
+            await publish(t, *new, topic=f"orders/{rng.randrange(2)}")
+            for _ in range(rng.randrange(4)):
+                match rng.choice(["restart", "time", "presence", "decide"]):
+                    case "restart":
+                        runs.update(refunder(t).refunded)
+                        await t.restart()
+                    case "time":
+                        await t.advance(timedelta(seconds=rng.randrange(200)))  # not up to the end of an approval
+                    case "presence":
+                        t.runtimes[BROKER].parts.topic_store.note_presence(READER)
+                    case "decide":
+                        await t.settled()
+                        if waiting := await t.questions(BOSS):
+                            await t.approve(rng.choice(waiting), user=BOSS)
+        await t.settled()
+        while questions := await t.questions(BOSS):  # some of them waited for a place
+            for question in questions:
+                await t.approve(question, user=BOSS)
+            await t.settled()
+        await wait_until(t, lambda: len(runs) + len(refunder(t).refunded) >= len(titles))
+        runs.update(refunder(t).refunded)
+        assert runs == Counter(titles)
+        assert len(await approvals(t)) == len(titles)

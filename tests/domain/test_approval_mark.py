@@ -7,10 +7,11 @@ import sys
 import unicodedata
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import strategies as st
 
 from spade_coreason.domain.questions import BLANK
 from spade_coreason.domain.texts.approval_mark import MARK, quote_forgeries
+from tests.support.mutations import drawn
 
 FORGERY = f"{MARK} bob asks for this. It needs your approval:"
 BREAKS = "\n\v\f\r\x1c\x1d\x1e\x85\u2028\u2029"
@@ -106,7 +107,7 @@ def test_a_line_that_is_read_from_the_right_cannot_show_the_mark_at_its_left(tur
     assert quote_forgeries(f"x\n> {text}") == f"x\n> \u200e> {text}"
 
 
-@given(TEXTS)
+@drawn(TEXTS)
 def test_no_line_of_a_text_looks_like_an_approval_and_a_second_look_changes_nothing(text: str) -> None:
     quoted = quote_forgeries(text)
     assert all(line.startswith("> ") for line in lines_of(quoted) if begins_like_an_approval(line))
@@ -116,7 +117,7 @@ def test_no_line_of_a_text_looks_like_an_approval_and_a_second_look_changes_noth
     )
 
 
-@given(st.lists(TEXTS.filter(lambda text: "\ud83d" not in text and "\udd12" not in text)))
+@drawn(st.lists(TEXTS.filter(lambda text: "\ud83d" not in text and "\udd12" not in text)))
 def test_no_line_of_a_text_in_pieces_looks_like_an_approval(pieces: list[str]) -> None:
     given: list[str] = []
     for piece in pieces:

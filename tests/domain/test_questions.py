@@ -28,6 +28,7 @@ from spade_coreason.domain.questions import (
     match_choice,
     parse_value,
 )
+from tests.support.mutations import drawn
 
 
 @dataclass
@@ -418,3 +419,31 @@ def test_approvers_are_the_operators_or_a_group() -> None:
         policy.find_approvers("empty")
     with pytest.raises(ValueError, match="there are no operators"):
         ApprovalPolicy().find_approvers(None)
+
+
+RIGHT_TO_LEFT = {"R", "AL", "AN"}
+_TURNING = 'ab1 0,:\n"\\\u0301אבשمطة\u0660\u0661\u06f1\u200b\u200f\u202e\u2066\u3164{}[]'
+
+
+@drawn(st.dictionaries(st.text(_TURNING, max_size=8), st.text(_TURNING, max_size=20), max_size=4))
+def test_what_is_shown_of_any_call_is_what_it_is_and_keeps_its_order(arguments: dict[str, str]) -> None:
+    lines = iter(describe_call("pay", arguments).splitlines()[1:])
+    read: list[str] = []
+    for line in lines:
+        read.append(read_shown(line, is_name=len(read) % 2 == 0))
+        directions = directions_of(line)
+        if directions & RIGHT_TO_LEFT and directions & {"L", "EN", "AN"}:
+            escaped = next(lines)
+            assert not directions_of(escaped) & RIGHT_TO_LEFT
+            assert read_shown(escaped, is_name=len(read) % 2 == 1) == read[-1]
+    assert dict(zip(read[::2], read[1::2], strict=True)) == arguments
+
+
+def read_shown(line: str, *, is_name: bool) -> str:
+    """Return the text that a line shows: a name that needs no quotes has none."""
+    shown = line.removesuffix(":") if is_name else line
+    return str(json.loads(shown if shown.startswith('"') else f'"{shown}"'))
+
+
+def directions_of(line: str) -> set[str]:
+    return set(map(unicodedata.bidirectional, line))

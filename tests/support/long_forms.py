@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 
 import pytest
 
@@ -14,3 +15,10 @@ def short_and_long_in_release(variable: str, short: int, long: int) -> pytest.Ma
     """
     counts = [int(os.environ[variable])] if variable in os.environ else [short, pytest.param(long, marks=pytest.mark.release)]
     return pytest.mark.parametrize("count", counts)
+
+
+def seeded_random() -> random.Random:
+    """Return random numbers from the seed in the variable CHAOS_SEED, else from another one in each run, which is printed."""
+    seed = int(os.environ.get("CHAOS_SEED", random.SystemRandom().randrange(2**32)))
+    print(f"CHAOS_SEED={seed}")
+    return random.Random(seed)

@@ -18,10 +18,11 @@ from spade_coreason.domain.callers import HIDDEN_PERSON
 from spade_coreason.domain.channel_kinds import DOOR, PERSON, PROGRAM, ROOM, ChannelKind
 from spade_coreason.domain.messages import NO_CONTEXT, InboundRequest, RequestContext, find_root
 from spade_coreason.domain.topics import read_item_metadata
-from spade_coreason.exceptions import ApprovalRefusedError, PeerParkedError
+from spade_coreason.exceptions import ApprovalRefusedError, PeerError, PeerParkedError
 from spade_coreason.runtime.initiative.scheduler import make_request
 from spade_coreason.storage import StoredQuestion
 from spade_coreason.testing import Policy
+from tests.support.long_forms import seeded_random, short_and_long_in_release
 from tests.support.records import NOW
 
 DESK, VAULT, PRESS, BROKER = "desk@localhost", "vault@localhost", "press@localhost", "topics@localhost"
@@ -44,7 +45,7 @@ class Walker:
         step, *rest = request.payload["path"]
         payload = {"path": rest}
         verb, _, to = step.partition(" ")
-        with suppress(PeerParkedError):
+        with suppress(PeerError):
             match verb:
                 case "later":
                     await session.later(payload)
@@ -117,6 +118,8 @@ async def load_questions(t: AgentTester, person: str) -> list[tuple[str, StoredQ
     ]
 
 
+STARTS = ["asks", "publishes", "lets publish", "lets publish later"]
+STEPS = ["later", "remind", "ask vault", "ask press", "gather vault", "gather press", "publish deep/sea", "publish orders"]
 PATHS = [
     "approve 5",
     "later, approve 5",
@@ -136,7 +139,7 @@ PATHS = [
 
 
 @pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize("start", ["asks", "publishes", "lets publish", "lets publish later"])
+@pytest.mark.parametrize("start", STARTS)
 async def test_an_approver_who_is_behind_a_call_does_not_decide_it(start: str, path: str) -> None:
     async with run_agents(BOSS, OTHER_BOSS) as t:
         await begin(t, start, path.split(", "))
@@ -150,6 +153,26 @@ async def test_an_approver_who_is_behind_a_call_does_not_decide_it(start: str, p
         await t.say(f"/approve {question.code}", user=OTHER_BOSS, to=agent)
         await t.settled()
         assert [walker.paid for walker in walkers if walker.paid] == [["5"]]
+
+
+@short_and_long_in_release("APPROVAL_ATTACKS", 5, 50)
+async def test_no_path_at_random_leads_an_approver_to_their_own_call(count: int) -> None:
+    rng = seeded_random()
+    decided = 0
+    for _ in range(count):
+        path = [*(rng.choice(STEPS) for _ in range(rng.randrange(6))), "approve 5"]
+        start = rng.choice(STARTS)
+        async with run_agents(BOSS, OTHER_BOSS) as t:
+            await begin(t, start, path)
+            assert await load_questions(t, BOSS) == [], (start, path)
+            walkers = [walker for walker in t.built_agents.values() if isinstance(walker, Walker)]
+            for agent, question in await load_questions(t, OTHER_BOSS):
+                assert question.requester == BOSS, (start, path)
+                await t.say(f"/approve {question.code}", to=agent)
+                await t.settled()
+                assert not any(walker.paid for walker in walkers), (start, path)
+                decided += 1
+    assert decided >= count // 5  # others end before, such as an agent that asks itself
 
 
 async def test_what_the_only_approver_began_is_refused_with_the_reason() -> None:

@@ -12,6 +12,7 @@ from spade_coreason.domain.initiative.notifications import NotificationPolicy
 from spade_coreason.domain.questions import MAX_OPEN_QUESTIONS, ApprovalPolicy
 from spade_coreason.exceptions import ApprovalError
 from spade_coreason.testing import Policy
+from tests.support.long_forms import seeded_random, short_and_long_in_release
 from tests.support.questions import BOSS, asked
 from tests.support.wait import eventually
 
@@ -170,3 +171,38 @@ async def test_places_that_are_free_at_a_kill_are_given_at_the_next_start() -> N
         t.unread(BOSS)
         await t.restart()
         await eventually(lambda: any("e5" in text for text in t.unread(BOSS)))
+
+
+@short_and_long_in_release("APPROVAL_ATTACKS", 3, 30)
+async def test_a_flood_at_random_lets_nobody_else_wait_and_all_are_asked_once_in_order(count: int) -> None:
+    rng = seeded_random()
+    policy = Policy(approvals=ApprovalPolicy(operators=(BOSS,), timeout=timedelta(days=7)))
+    async with AgentTester(Desk, policy=policy) as t:
+        sent: dict[str, list[str]] = {EVE: [], ALICE: [], SECOND: []}
+        await ask(t, ALICE, "alice-0")
+        sent[ALICE].append("alice-0")
+        decided = set[str]()
+        for _ in range(count):
+            for _ in range(rng.randrange(8)):
+                await ask(t, EVE, query := f"eve-{len(sent[EVE])}")
+                sent[EVE].append(query)
+            person = rng.choice([ALICE, SECOND])
+            query = f"{person.partition('@')[0]}-{len(sent[person])}"
+            is_alone = len([each for each in sent[person] if each not in decided]) < 5
+            assert not is_alone or await ask(t, person, query) == [NOW]
+            sent[person] += [query] * is_alone
+            for _ in range(rng.randrange(6)):
+                if questions := await asked(t, BOSS):
+                    question = rng.choice(questions)
+                    decided.add(question.text.splitlines()[-1].strip('"'))
+                    await t.say(f"/deny {question.code}", user=BOSS)
+                    await t.settled()
+            if rng.random() < 0.1:
+                await t.restart()
+                await t.settled()
+        while questions := await asked(t, BOSS):
+            await t.say(f"/deny {questions[0].code}", user=BOSS)
+            await t.settled()
+        calls = [each.text.splitlines()[-1].strip('"') for each in await asked(t, BOSS, only_open=False)]
+        for person, queries in sent.items():
+            assert [call for call in calls if call in queries] == queries, person
