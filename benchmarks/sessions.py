@@ -26,7 +26,6 @@ from spade_coreason.domain.identifiers import candidate_conversation_ids, derive
 from spade_coreason.domain.messages import InboundRequest
 from spade_coreason.domain.policy import Policy
 from spade_coreason.runtime import AgentParts, Files, PeerOptions
-from spade_coreason.runtime.files import refuse_upload
 from spade_coreason.runtime.runner import Runner
 from spade_coreason.storage import open_database
 from spade_coreason.storage.backends.database import Database
@@ -34,6 +33,7 @@ from spade_coreason.storage.backends.statements import ADD_INTERACTION, ANSWER, 
 from spade_coreason.storage.records import StoredConversation, TurnRecord, to_micros
 from spade_coreason.storage.repository import AgentRepository
 from spade_coreason.xmpp.transport import XmppTransport
+from tests.support.no_uploads import refuse_upload
 
 from .report import Target
 

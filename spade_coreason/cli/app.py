@@ -43,7 +43,7 @@ COMMANDS = {
     "people": "Delete or export all that the platform stores about a person.",
     "notifications": "List what agents send without being asked, and send it again or delete it.",
     "schedules": "List reminders, jobs and what agents do at times; cancel one, or run it now.",
-    "approvals": "List the calls that agents want approved; approve or deny one.",
+    "approvals": "List the calls that agents want approved; show, approve or deny one.",
     "requests": "List requests that ended the platform, and retry or delete them.",
     "incident": "Show the exception behind an incident number.",
     "memory": "List, show, delete, export, import or compact the interaction memories of agents.",

@@ -23,7 +23,7 @@ from .account import data_option, find_running_directory, no_platform_error
 from .completion import complete_agents, read_local_accounts
 from .errors import EXIT_INTERRUPTED
 from .settings import config_option, load_storage_settings
-from .terminal.console import format_path, print_line
+from .terminal.console import format_path, print_json, print_line
 
 if TYPE_CHECKING:
     from ..config import Settings
@@ -267,6 +267,11 @@ def describe_none(platform: PlatformAccess, things: str) -> str:
     """Return the line that there are no such things, which also says if nothing was ever stored."""
     where = format_path(platform.data_dir)
     return f"No {things}: nothing is stored in {where} yet." if platform.is_empty else f"No {things}."
+
+
+def print_result(operation: Operation[Any, R], result: R) -> None:
+    """Print the result of an operation as JSON."""
+    print_json(operation.result.dump_python(result, mode="json"))
 
 
 @contextmanager

@@ -153,3 +153,9 @@ NoticeKind: TypeAlias = Literal["question", "reminder", "end", "stuck"]
 def derive_notice_id(question_id: str, person: str, kind: NoticeKind) -> UUID:
     """Derive the id of the notification by which a person (a bare JID) hears of a question."""
     return uuid5(NOTIFICATION_NAMESPACE, f"{kind}\0{question_id}\0{person}")
+
+
+def derive_asking_ids(question_id: str, person: str) -> list[str]:
+    """Return the ids of the notifications by which a person is asked and reminded."""
+    kinds: tuple[NoticeKind, ...] = ("question", "reminder")
+    return [str(derive_notice_id(question_id, person, kind)) for kind in kinds]

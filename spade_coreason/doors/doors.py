@@ -150,7 +150,7 @@ class DoorAgent:
         return _describe_question(found, request_id) if found and is_theirs else None
 
     async def waits_for_others(self, caller: Caller, request_id: UUID) -> bool:
-        """Return True if a request of the caller waits for another person. A parked one that does not may go on meanwhile."""
+        """Return True if a request of the caller waits for another person. A parked one that does not is about to go on."""
         key = derive_request_key(self.jid, caller.address, request_id)
         return await self.repository.questions.waits_for_others(key.bytes, caller.address)
 

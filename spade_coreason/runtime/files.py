@@ -92,11 +92,6 @@ async def fetch(
         raise FetchError(url, f"it took longer than {timeout_s:g} s" if limit.expired() else "no connection in time") from error
 
 
-async def refuse_upload(name: str, *_: object) -> str:
-    """Raise UploadError. Used where no server stores files."""
-    raise UploadError(name, "there is no way to a server that keeps files")
-
-
 class UploadWarnings:
     """The log's warnings about an upload service that fails: one at the first failure, and one line when it works again.
 

@@ -17,7 +17,7 @@ from sqlalchemy import ColumnElement, Connection, Select, case, delete, func, in
 
 from ..contracts import NotificationState, QuestionState
 from ..contracts.base import utc_now
-from ..domain.identifiers import NoticeKind, derive_notice_id, recover_thread
+from ..domain.identifiers import derive_asking_ids, recover_thread
 from .backends.database import Commit, Database
 from .notifications import StoredNotification
 from .records import PendingRequest, StoredConversation, StoredStep, from_micros, to_micros
@@ -465,8 +465,7 @@ def _put_back(connection: Connection, row: int, new_row: int, now: datetime) -> 
 def _withdraw_notices(connection: Connection, agent: str, question: StoredQuestion) -> None:
     """Delete the notifications of a question that are not sent yet."""
     people = connection.scalars(select(asked_people.c.person).where(asked_people.c.question == question.id)).all()
-    kinds: tuple[NoticeKind, ...] = ("question", "reminder")
-    ids = [str(derive_notice_id(question.notice_name, person, kind)) for person in people for kind in kinds]
+    ids = [ident for person in people for ident in derive_asking_ids(question.notice_name, person)]
     is_waiting = notifications.c.agent == agent, notifications.c.state == NotificationState.WAITING.value
     connection.execute(delete(notifications).where(*is_waiting, notifications.c.notification_id.in_(ids)))
 

@@ -30,10 +30,10 @@ from spade_coreason.config import load_settings
 from spade_coreason.domain.environment.https_trust import HttpsTrust
 from spade_coreason.exceptions import PeerFailedError
 from spade_coreason.runtime import Files, PeerEvent
-from spade_coreason.runtime.files import refuse_upload
 from spade_coreason.runtime.url_policy import UrlPolicy
 from tests.support.a2a_server import JSONRPC, REST, A2AServer, make_card, run_a2a_server
 from tests.support.certificates import sign_by_itself
+from tests.support.no_uploads import refuse_upload
 from tests.support.proxy_server import ProxyServer
 from tests.support.wait import TIMEOUT_S, eventually
 from tests.support.web_server import WebServer, page, redirect

@@ -42,6 +42,21 @@ def test_the_open_approvals_are_listed_with_their_whole_calls_and_without_their_
     assert invoke("approvals", "list", "--agent", "other@localhost").stdout == "No open approvals.\n"
 
 
+def test_an_approval_of_any_state_is_shown_with_the_lines_that_its_approver_sees(data_dir: Path, invoke: Invoke) -> None:
+    call = 'transfer\npurpose:\n"order א 20"\n"order \\u05d0 20"\namount:\n"1000"'
+    execute(f"{SQLITE}{data_dir / 'platform.db'}", f"UPDATE questions SET text = '{call}'")  # as describe_call writes it
+    first, *lines = invoke("approvals", "show", APPROVAL[:8]).stdout.splitlines()
+    assert first.startswith(f"{APPROVAL[:8]} until ")
+    assert first.endswith(f", {AGENT} asked {BOSS} for {ALICE}:")
+    assert lines == [f"  {line}" for line in call.splitlines()]
+    assert json.loads(invoke("approvals", "show", APPROVAL, "--json").stdout)["call"] == call
+    assert invoke("approvals", "deny", APPROVAL).exit_code == 0
+    assert invoke("approvals", "show", APPROVAL[:8]).stdout.startswith(f"{APPROVAL[:8]} denied user ")
+    missing = invoke("approvals", "show", "00000000")
+    assert missing.exit_code == 2
+    assert "there is no approval 00000000; `approvals list --state any` shows them" in missing.stderr
+
+
 @pytest.mark.parametrize(("verb", "state", "done"), [("approve", "approved", "Approved"), ("deny", "denied", "Denied")])
 def test_the_user_of_the_machine_decides_once_and_the_trail_names_them(
     verb: str, state: str, done: str, data_dir: Path, invoke: Invoke

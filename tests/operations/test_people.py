@@ -38,13 +38,13 @@ from spade_coreason.operations.doors.keys import NewKey, create_key
 from spade_coreason.operations.people import KeptData
 from spade_coreason.operations.table import OPERATIONS
 from spade_coreason.runtime.commands.formatting import describe_deletion
-from spade_coreason.runtime.files import refuse_upload
 from spade_coreason.storage import SHARED_SCOPE, Database, schema, search_person
 from spade_coreason.storage.schema import interactions
 from spade_coreason.testing import Policy
 from tests.support.databases import on_both_databases
 from tests.support.errors import ExpectedErrors
 from tests.support.keeping_agents import Asker, Keeper
+from tests.support.no_uploads import refuse_upload
 from tests.support.records import new_conversation, receive_request, store_turn
 from tests.support.tester_host import TesterHost
 from tests.support.wait import TIMEOUT_S, eventually

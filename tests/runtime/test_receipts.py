@@ -10,7 +10,6 @@ from xml.etree.ElementTree import Element, fromstring
 from spade_coreason import AgentDefinition, AgentRequest, ResponseHandler, SessionHandle
 from spade_coreason.domain.access import AccessPolicy
 from spade_coreason.runtime import AgentParts, Files, InboundGateway, PeerOptions, Runner
-from spade_coreason.runtime.files import refuse_upload
 from spade_coreason.storage import AgentRepository, Commit
 from spade_coreason.storage.backends.statements import RECEIVE
 from spade_coreason.testing import Policy
@@ -18,6 +17,7 @@ from spade_coreason.xmpp.codec.evidence import Receiver
 from spade_coreason.xmpp.transport import receive_archived_stanza, receive_stanza
 from tests.support.databases import SQLITE, WriterGate, open_without_sync
 from tests.support.errors import ExpectedErrors
+from tests.support.no_uploads import refuse_upload
 from tests.support.transports import make_transport
 
 AGENT = "echo@localhost"

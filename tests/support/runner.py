@@ -15,12 +15,12 @@ from spade_coreason.domain.access import AccessPolicy
 from spade_coreason.domain.channel_kinds import PERSON
 from spade_coreason.domain.messages import InboundRequest
 from spade_coreason.runtime import AgentNetwork, AgentParts, AgentRuntime, Files, OutboundMessage, PeerOptions, UploadFile
-from spade_coreason.runtime.files import refuse_upload
 from spade_coreason.storage import Commit
 from spade_coreason.storage.repository import AgentRepository
 from spade_coreason.testing import Policy
 from spade_coreason.xmpp.transport import XmppTransport
 from tests.support.databases import WriterGate, open_without_sync
+from tests.support.no_uploads import refuse_upload
 from tests.support.records import AGENT, ALICE
 from tests.support.transports import STANZA_BYTES
 

@@ -12,9 +12,9 @@ from ...exceptions import ConfigError
 from ..account import data_option
 from ..completion import complete_agents, complete_webhooks
 from ..context import CLIGroup, json_option
-from ..operations import describe_none, open_platform, parse_duration
+from ..operations import describe_none, open_platform, parse_duration, print_result
 from ..settings import config_option, load_storage_settings, warn_of_closed_doors
-from ..terminal.console import format_time, print_cleaned, print_json, print_line, print_table
+from ..terminal.console import format_time, print_cleaned, print_line, print_table
 
 if TYPE_CHECKING:
     from ...operations.doors.webhooks import IssuedWebhook
@@ -104,7 +104,7 @@ def list_(file: Path | None, data: Path | None, as_json: bool) -> None:
     with open_platform(file, data) as platform:
         found = platform.perform(list_webhooks, NoArguments())
     if as_json:
-        print_json(list_webhooks.result.dump_python(found, mode="json"))
+        print_result(list_webhooks, found)
     elif not found:
         print_line(describe_none(platform, "webhooks"))
     else:

@@ -101,6 +101,12 @@ class OneApproval(Arguments):
     agent: str | None = None
 
 
+@operation("approvals.show", OPERATORS)
+async def show_approval(call: Call, arguments: OneApproval) -> ListedApproval:
+    """Return one approval, whatever its state."""
+    return await _summary(call.host, await _find_approval(call, arguments))
+
+
 class OfApproval(OneApproval):
     """An approval, with a reason for the requester."""
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from ...contracts import QuestionState
 from ...domain.access import AccessPolicy
-from ...domain.identifiers import NoticeKind, derive_notice_id
+from ...domain.identifiers import NoticeKind, derive_asking_ids, derive_notice_id
 from ...domain.messages import MAY_CHANGE, EarlierRuns, InboundRequest
 from ...domain.questions import (
     ApprovalPolicy,
@@ -305,9 +305,7 @@ class QuestionDesk:
         return None if verb is None else (question, found._replace(verb=verb))
 
     def _is_reply_to(self, question: StoredQuestion, person: str, message_id: str) -> bool:
-        kinds: tuple[NoticeKind, ...] = ("question", "reminder")
-        ids = [str(derive_notice_id(question.question_id, person, kind)) for kind in kinds]
-        return message_id[:36] in (question.reference, *ids)
+        return message_id[:36] in (question.reference, *derive_asking_ids(question.question_id, person))
 
     def settle(
         self, question: StoredQuestion, state: QuestionState, answer: dict[str, Any], decided_by: str

@@ -15,11 +15,11 @@ import pytest
 from spade_coreason import AgentDefinition, AgentInteractionMemory, AgentRequest, AgentTester, ResponseHandler, Session
 from spade_coreason.runtime.commands.builtin import COMMANDS_FOR_EVERYBODY, COMMANDS_FOR_OPERATORS
 from spade_coreason.runtime.commands.parser import find_command, remove_escape
-from spade_coreason.runtime.files import refuse_upload
 from spade_coreason.storage import COMPACTION_VARIABLE, INTERNAL_VARIABLES
 from spade_coreason.testing import Policy, Rules
 from tests.support.clock import Clock
 from tests.support.errors import ExpectedErrors
+from tests.support.no_uploads import refuse_upload
 from tests.support.stanzas import message
 
 ROOT = Path(__file__).parents[3]

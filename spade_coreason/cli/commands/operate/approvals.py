@@ -10,8 +10,8 @@ import click
 from ....contracts import QuestionState
 from ...completion import complete_approvals
 from ...context import CLIGroup, json_option
-from ...operations import describe_none, id_argument, limit_option, open_platform, storage_options
-from ...terminal.console import format_time, print_json, print_line
+from ...operations import describe_none, id_argument, limit_option, open_platform, print_result, storage_options
+from ...terminal.console import format_time, print_line
 
 if TYPE_CHECKING:
     from ....operations.definition import Operation
@@ -23,13 +23,14 @@ _ID_CHARACTERS = 8
 
 @click.group("approvals", cls=CLIGroup)
 def command() -> None:
-    """List the calls that agents want approved; approve or deny one.
+    """List the calls that agents want approved; show, approve or deny one.
 
     Approvers decide in their chats, by a code that only they get. These commands decide in their place. `approve`, `deny` and
     `reassign` write an entry to the audit trail of the agent, and work while the platform runs.
 
     \b
       spade-coreason approvals list
+      spade-coreason approvals show 1f0c9a77
       spade-coreason approvals approve 1f0c9a77
       spade-coreason approvals deny 1f0c9a77 --reason "too late"
       spade-coreason approvals reassign 1f0c9a77
@@ -71,13 +72,39 @@ def list_(file: Path | None, data: Path | None, agent: str | None, state: str, l
         wanted = Approvals(agent=agent, state=None if state == "any" else QuestionState(state), limit=limit)
         found = platform.perform(list_approvals, wanted)
     if as_json:
-        print_json(list_approvals.result.dump_python(found, mode="json"))
+        print_result(list_approvals, found)
     elif not found:
         print_line(describe_none(platform, "approvals" if state == "any" else f"{state} approvals"))
     else:
         for one in found:
-            state = f"until {format_time(one.expires_at)}" if one.state == "open" else f"{one.state} {one.decided_by}".strip()
-            _print_call(f"{one.id[:_ID_CHARACTERS]} {state}, {one.agent} asked {', '.join(one.people)}", one)
+            _print_approval(one)
+
+
+def _print_approval(one: ListedApproval) -> None:
+    state = f"until {format_time(one.expires_at)}" if one.state == "open" else f"{one.state} {one.decided_by}".strip()
+    _print_call(f"{one.id[:_ID_CHARACTERS]} {state}, {one.agent} asked {', '.join(one.people)}", one)
+
+
+@command.command("show")
+@id_argument("approval_id", complete_approvals)
+@storage_options
+@json_option()
+def show(file: Path | None, data: Path | None, agent: str | None, approval_id: str, as_json: bool) -> None:
+    """Show one approval with its whole call, each name and each value on a line of its own. Works while the platform runs.
+
+    ID is from `approvals list`, which has those that are decided with `--state any`.
+
+    \b
+      spade-coreason approvals show 1f0c9a77
+    """
+    from ....operations.initiative.questions import show_approval
+
+    with open_platform(file, data) as platform:
+        found = platform.perform(show_approval, show_approval.read_arguments({"agent": agent, "id": approval_id}))
+    if as_json:
+        print_result(show_approval, found)
+    else:
+        _print_approval(found)
 
 
 @command.command("approve")

@@ -16,10 +16,11 @@ from ...operations import (
     limit_option,
     open_platform,
     parse_person,
+    print_result,
     storage_options,
     yes_option,
 )
-from ...terminal.console import format_time, print_json, print_line, print_table
+from ...terminal.console import format_time, print_line, print_table
 
 if TYPE_CHECKING:
     from ....operations.initiative.notifications import ListedNotification
@@ -63,7 +64,7 @@ def list_(
         wanted = Notifications.model_validate({"agent": agent, "person": of_person, "state": state, "limit": limit})
         found = platform.perform(list_notifications, wanted)
     if as_json:
-        print_json(list_notifications.result.dump_python(found, mode="json"))
+        print_result(list_notifications, found)
     elif not found:
         print_line(describe_none(platform, "notifications"))
     else:

@@ -16,10 +16,11 @@ from ...operations import (
     limit_option,
     open_platform,
     parse_address,
+    print_result,
     storage_options,
     yes_option,
 )
-from ...terminal.console import format_time, print_json, print_line, print_table
+from ...terminal.console import format_time, print_line, print_table
 
 if TYPE_CHECKING:
     from ....operations.initiative.schedules import ListedSchedule
@@ -59,7 +60,7 @@ def list_(file: Path | None, data: Path | None, agent: str | None, owner: str | 
     with open_platform(file, data, prefers_running=True) as platform:
         found = platform.perform(list_schedules, Schedules(agent=agent, owner=owner, limit=limit))
     if as_json:
-        print_json(list_schedules.result.dump_python(found, mode="json"))
+        print_result(list_schedules, found)
     elif not found:
         print_line(describe_none(platform, "schedules"))
     else:

@@ -12,7 +12,7 @@ import click
 from ...account import data_option
 from ...completion import complete_agents
 from ...context import define_command as define, json_option
-from ...operations import PlatformAccess, require_running
+from ...operations import PlatformAccess, print_result, require_running
 from ...settings import config_option
 from ...terminal.console import format_milliseconds, format_timedelta, paint, print_json, print_line, print_table
 
@@ -164,7 +164,7 @@ def _show_turns(platform: PlatformAccess, agent: str, *, as_json: bool) -> int:
 
     found = platform.perform(list_turns, OfAgents(agent=agent))
     if as_json:
-        print_json(list_turns.result.dump_python(found, mode="json"))
+        print_result(list_turns, found)
     elif not found:
         print_line("No answers are running.")
     else:

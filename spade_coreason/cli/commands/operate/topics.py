@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from ...context import define_command as define, json_option
-from ...operations import describe_none, open_platform, storage_options
-from ...terminal.console import format_time, print_json, print_line, print_table
+from ...operations import describe_none, open_platform, print_result, storage_options
+from ...terminal.console import format_time, print_line, print_table
 
 
 @define("topics")
@@ -27,7 +27,7 @@ def command(file: Path | None, data: Path | None, agent: str | None, as_json: bo
     with open_platform(file, data) as platform:
         found = platform.perform(list_topics, OfAgents(agent=agent))
     if as_json:
-        print_json(list_topics.result.dump_python(found, mode="json"))
+        print_result(list_topics, found)
         return
     if not found:
         print_line(describe_none(platform, "topics"))
