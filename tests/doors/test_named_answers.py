@@ -6,15 +6,18 @@ import asyncio
 import os
 import random
 import signal
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from uuid import UUID, uuid4
 
 import pytest
 
 from spade_coreason.doors.caller import Caller
-from spade_coreason.doors.doors import CallerQuestion, DoorAgent
+from spade_coreason.doors.channel import DoorReply
+from spade_coreason.doors.doors import DoorAgent
+from spade_coreason.doors.running_door import LocalDoor
+from spade_coreason.storage import KnownRequest
 from tests.support.all_doors import AllDoors, run_again, run_all_doors
 from tests.support.long_forms import short_and_long_in_release
 from tests.support.servers.postgres import Postgres
@@ -39,21 +42,31 @@ async def ask(doors: AllDoors, way: str) -> Shown:
         return await WAYS[way].ask(doors, http, f"twice {way}")
 
 
-@contextmanager
-def answer_first(monkeypatch: pytest.MonkeyPatch, give: Callable[[DoorAgent, Caller], Awaitable[object]]) -> Iterator[None]:
-    """Give an answer before the next look at the questions of a request, which is behind the look at its state."""
-    find_questions, given = DoorAgent.find_questions, list[object]()
+class DelayedDoor(LocalDoor):
+    """The door of an agent, which lets another request answer first: between the look at a state and that at the questions."""
 
-    async def find_later(agent: DoorAgent, caller: Caller, request_id: UUID | None = None) -> list[CallerQuestion]:
-        if request_id is not None and not given:
-            given.append("begun")
-            given.append(await give(agent, caller))
-        return await find_questions(agent, caller, request_id)
+    def __init__(self, doors: AllDoors, give: Callable[[DoorAgent, Caller], Awaitable[object]]) -> None:
+        [self._agent] = [each for each in doors.platform.doors.list_agents("mcp") if each.jid == doors.desk]
+        repository = doors.platform.runners[doors.desk].repository
+        super().__init__(doors.platform.doors.make_channel(doors.desk), lambda: repository, lambda: False)
+        self._give = give
+        self._has_looked = False
+        self.has_given = False
+        self._agent.door = self
 
-    with monkeypatch.context() as patched:
-        patched.setattr(DoorAgent, "find_questions", find_later)
-        yield
-        assert len(given) == 2
+    async def is_allowed(self, caller: Caller) -> bool:
+        if self._has_looked and not self.has_given:
+            self.has_given = True
+            await self._give(self._agent, caller)
+        return await super().is_allowed(caller)
+
+    async def fetch(self, caller: Caller, request_id: UUID, *, waits: bool) -> DoorReply | None:
+        self._has_looked = True
+        return await super().fetch(caller, request_id, waits=waits)
+
+    async def find_request(self, caller: Caller, request_id: UUID) -> KnownRequest | None:
+        self._has_looked = True
+        return await super().find_request(caller, request_id)
 
 
 @every_way
@@ -74,28 +87,28 @@ async def test_an_answer_that_is_sent_again_answers_no_other_question(prosody: X
 
 @every_way
 async def test_a_question_that_is_answered_while_a_reply_is_read_is_none_to_another_person(
-    prosody: XmppServer, tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch
+    prosody: XmppServer, tmp_path: Path, way: str
 ) -> None:
     async with run_all_doors(prosody, tmp_path) as doors:
         first = await ask(doors, way)
         second = await answer(doors, way, first, "yes")
     async with run_again(doors, tmp_path) as doors:
-        with answer_first(monkeypatch, lambda *_: answer(doors, way, second, "no")):
-            assert "A: yes, B: no" in (await answer(doors, way, first, "yes")).text
+        door = DelayedDoor(doors, lambda *_: answer(doors, way, second, "no"))
+        assert "A: yes, B: no" in (await answer(doors, way, first, "yes")).text
+        assert door.has_given
 
 
-async def test_a_call_whose_question_is_answered_meanwhile_shows_the_next_one(
-    prosody: XmppServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_call_whose_question_is_answered_meanwhile_shows_the_next_one(prosody: XmppServer, tmp_path: Path) -> None:
     async def give(agent: DoorAgent, caller: Caller) -> None:
         [question] = await agent.find_questions(caller)
         assert (await agent.answer(caller, question, "yes")).outcome == "taken"
 
     async with run_all_doors(prosody, tmp_path) as doors, doors.http("website") as http:
         arguments = {"request_id": (await ask(doors, "tool arguments")).state["request_id"]}
-        with answer_first(monkeypatch, give):
-            reply = await doors.mcp(http, "tools/call", {"name": f"{doors.name()}_chat", "arguments": arguments})
+        door = DelayedDoor(doors, give)
+        reply = await doors.mcp(http, "tools/call", {"name": f"{doors.name()}_chat", "arguments": arguments})
         assert "Delete B?" in reply.text
+        assert door.has_given
 
 
 @every_way
