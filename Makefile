@@ -131,9 +131,10 @@ check: $(VENV)/.ready
 	@$(BIN)/python -m tests.docs.pictures check
 
 # Without a network: all that the pages load is in the repository.
+# Not `--quiet`: it hides the warnings from `--strict`, too.
 docs: $(VENV)/.ready
 	@$(BIN)/python -m tests.docs.generate
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict >$(VENV)/docs.log 2>&1 || { cat $(VENV)/docs.log; exit 1; }
 
 docs-serve: $(VENV)/.ready
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve

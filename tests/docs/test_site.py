@@ -57,7 +57,7 @@ def build(directory: Path) -> str:
     offline = {**os.environ, "http_proxy": _UNREACHABLE, "https_proxy": _UNREACHABLE, "NO_MKDOCS_2_WARNING": "1"}
     offline["REPOSITORY_URL"] = f"ssh://git@{_REPOSITORY}.git"
     done = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(directory)],
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(directory)],
         cwd=ROOT,
         env=offline,
         stdout=subprocess.PIPE,
@@ -92,6 +92,26 @@ class Resources(HTMLParser):
 def pages(site: Path) -> list[Path]:
     """Return the built pages."""
     return sorted(site.rglob("*.html"))
+
+
+def test_a_link_to_a_section_that_is_not_there_stops_the_build_of_make(tmp_path: Path) -> None:
+    [options] = re.findall(r"mkdocs build ([^>]*)", (ROOT / "Makefile").read_text(encoding="utf-8"))
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "index.md").write_text("# One\n\n[two](#one) and [three](#three)\n", encoding="utf-8")
+    settings = {
+        "INHERIT": str(ROOT / "mkdocs.yml"),
+        "docs_dir": "docs",
+        "nav": ["index.md"],
+        "plugins": [],
+        "hooks": [],
+        "watch": [],
+    }
+    (tmp_path / "mkdocs.yml").write_text(json.dumps({**settings, "theme": {"name": "mkdocs", "custom_dir": "docs"}}))
+    command = [sys.executable, "-m", "mkdocs", "build", *options.split(), "-f", str(tmp_path / "mkdocs.yml")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=BUILD_TIMEOUT_S, check=False)
+    assert done.returncode != 0
+    assert "there is no such anchor on this page" in done.stderr
+    assert "Aborted with 1 warnings" in done.stdout + done.stderr
 
 
 def test_each_page_of_the_documentation_is_built(site: Path) -> None:
