@@ -422,7 +422,8 @@ async def test_what_the_server_has_not_taken_is_counted_until_it_has(prosody: Xm
 async def test_what_is_stored_is_counted_again_when_that_is_due(database: Database) -> None:
     seldom, often = StoredFigures(database), StoredFigures(database, interval_s=0)
     for figures in (seldom, often):
-        await asyncio.to_thread(figures.refresh)
+        while figures.counts is None:  # on a busy machine it goes on after a refresh
+            await asyncio.to_thread(figures.refresh)
         assert figures.counts == ({}, {}, {}, {}, {})
     columns = "id, agent, key, owner, root, request, digest, channel, message_ids, parked_at"
     row = f"INSERT INTO parked_requests ({columns}) VALUES (1, '{DESK}', '', '', '', '', '', '', '[]', 0)"
