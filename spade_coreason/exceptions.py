@@ -166,6 +166,10 @@ class LeaseLostError(StoreError):
     exit_code = 75
 
 
+class ContentRefusedError(StoreError):
+    """The database refuses a text or a number, such as one with a null character. It would again; all else can be stored."""
+
+
 class DatabaseUnreachableError(StoreError):
     """The server of the database cannot be reached, or accepts no connections yet. A retry may succeed."""
 

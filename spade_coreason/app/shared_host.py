@@ -134,7 +134,7 @@ async def _open_shared_host(settings: Settings, agents: Sequence[str], terms: Wo
         stack.push_async_callback(calls.close)
         stack.push_async_callback(_leave, colleagues.leases)
         handlers = LeaseHandlers(
-            on_renewed=calls.wake_if_busy,
+            on_renewed=calls.wake,
             on_lapsed=lambda: None,
             on_restored=lambda: None,
             on_lost=_end,

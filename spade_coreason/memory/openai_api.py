@@ -138,8 +138,9 @@ class OpenAIApi:
             is_transient = status in _TRANSIENT_STATUSES or status >= 500
             message = " ".join(str(said).split())[:200]
             raise ModelError(address, problem, server_message=message, is_transient=is_transient) from error
-        if len(response.content) > _MAX_RESPONSE_BYTES:
-            raise ModelError(address, f"returned more than {_MAX_RESPONSE_BYTES:,} bytes; lower knowledge.batch")
+        if getattr(response.stream, "is_too_large", False):
+            problem = f"returned more than {_MAX_RESPONSE_BYTES:,} bytes, or too many values; lower knowledge.batch"
+            raise ModelError(address, problem)
         try:
             parsed = json.loads(response.content)
         except (ValueError, RecursionError) as error:

@@ -20,10 +20,10 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
             "restore_kept",
             "retry_failed_request",
         ],
-        "workers.calls": ["ALL_DOORS", "CallTable", "OTHER_WORKER", "StoredCall"],
+        "workers.calls": ["CallTable", "OTHER_WORKER", "StoredCall"],
         "backends.database": ["Commit", "Database", "Rows", "StoreTimings"],
         "dedup": ["DUPLICATE_DAYS"],
-        "backends.factory": ["open_database"],
+        "backends.factory": ["open_database", "review_server"],
         "backends.health": ["check_health"],
         "doors.callers": [
             "DoorRepository",
@@ -38,7 +38,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "knowledge": ["KnowledgeRepository", "has_outdated_passages", "index_outdated_passages"],
         "workers.leases": ["LeaseTable", "Leases", "Reach", "Worker", "WorkerTerms", "find_last_takeover"],
         "workers.renewal": ["LeaseHandlers", "LeaseRenewal"],
-        "workers.mailbox": ["MAX_MESSAGE_BYTES", "WorkerMailbox"],
+        "workers.mailbox": ["ALL_DOORS", "MAX_MESSAGE_BYTES", "WorkerMailbox"],
         "backends.waiting": ["can_wait", "run_waiting", "wait_for"],
         "backends.lock": ["find_database_file", "lock_database", "lock_directory"],
         "people": [

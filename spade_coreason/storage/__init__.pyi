@@ -6,6 +6,7 @@ from .backends.database import (
 )
 from .backends.factory import (
     open_database as open_database,
+    review_server as review_server,
 )
 from .backends.health import (
     check_health as check_health,
@@ -169,7 +170,6 @@ from .topics import (
     make_dead_letter as make_dead_letter,
 )
 from .workers.calls import (
-    ALL_DOORS as ALL_DOORS,
     OTHER_WORKER as OTHER_WORKER,
     CallTable as CallTable,
     StoredCall as StoredCall,
@@ -183,6 +183,7 @@ from .workers.leases import (
     find_last_takeover as find_last_takeover,
 )
 from .workers.mailbox import (
+    ALL_DOORS as ALL_DOORS,
     MAX_MESSAGE_BYTES as MAX_MESSAGE_BYTES,
     WorkerMailbox as WorkerMailbox,
 )

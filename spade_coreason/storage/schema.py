@@ -21,7 +21,7 @@ from sqlalchemy import (
     text,
 )
 
-REVISION = "0027"
+REVISION = "0028"
 """The newest migration. `metadata` describes the tables after it."""
 OLDEST_REVISIONS = {"sqlite": "0017", "postgresql": "0023"}
 """The oldest revision whose program may run on this schema, by the kind of the database. A migration that only adds things
@@ -534,7 +534,8 @@ sequences = Table(
 # The workers that share the agents, on PostgreSQL: a row from the start of a platform to its end. `expires_at` is a time of the
 # database's clock. A worker that has not renewed it by then is taken for dead, and another one deletes the row. `snapshot` is
 # JSON, for the status. While `is_leaving`, it gives its agents away. `is_away` while it does not reach the XMPP server, but
-# another one does. `reaches_server` is what it found last, between two times; NULL if it has not looked yet.
+# another one does. `reaches_server` is what it found last, between two times; NULL if it has not looked yet. `channel` is
+# that of its bell (mailbox.py).
 workers = Table(
     "workers",
     metadata,
@@ -548,6 +549,7 @@ workers = Table(
     Column("reach_began_at", BigInt),
     Column("reach_ended_at", BigInt),
     Column("snapshot", Text),
+    Column("channel", Text),
 )
 
 # Which worker serves an agent; NULL if it is free. `reason` is that of the last change, at `changed_at`. `was_handed_over` if

@@ -11,15 +11,17 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from sqlalchemy import update
 
 from spade_coreason import StoreError
 from spade_coreason.contracts import ConversationState
 from spade_coreason.domain.conversation import ConversationStatus
 from spade_coreason.domain.environment.installation import install_hint
-from spade_coreason.exceptions import DatabaseUnreachableError
-from spade_coreason.storage import open_database
+from spade_coreason.exceptions import ContentRefusedError, DatabaseEmptyError, DatabaseUnreachableError
+from spade_coreason.storage import WorkerTerms, open_database, review_server
 from spade_coreason.storage.records import StoredConversation, TurnRecord
 from spade_coreason.storage.repository import AgentRepository
+from spade_coreason.storage.schema import inbox
 from tests.support.databases import SAME_STANZA, execute, read_rows
 from tests.support.errors import ExpectedErrors
 from tests.support.records import open_repository
@@ -64,6 +66,39 @@ async def test_tables_are_made_all_or_none(postgres: Postgres) -> None:
     assert execute(url, "SELECT 1 FROM pg_tables WHERE schemaname = current_schema()") == []
     execute(url, "DROP TYPE alembic_version")
     await (await open_database(url)).close()
+
+
+@pytest.mark.parametrize("text", ["a\0b", "\ud800"])
+async def test_a_write_that_is_refused_for_its_content_fails_alone_and_is_no_outage(postgres: Postgres, text: str) -> None:
+    database = await open_database(postgres.url(), "off")
+    repository = await open_repository(database, AGENT)
+    refused = database.run(lambda connection: connection.execute(update(inbox).values(sender=text)))
+    prepared = repository.inbox.receive(bytes([2]) * 16, ALICE, text, NOW)[1]
+    assert await receive(repository, 1)
+    for write in (refused, prepared):
+        with pytest.raises(ContentRefusedError, match=r"postgresql://.*: "):
+            await write
+    with pytest.raises(ContentRefusedError):
+        await repository.load([text], ALICE, 5)
+    assert not database.is_failing
+    await database.close()
+
+
+async def test_a_database_that_is_not_in_utf_8_is_refused_with_the_remedy(postgres: Postgres) -> None:
+    """One emoji took the agent from everybody: the error was that of a write that can be repeated."""
+    url = postgres.second_url(postgres.url(), "LATIN1")
+    for start in (open_database, review_server):
+        with pytest.raises(StoreError, match=r"has the encoding LATIN1, .*; make one with createdb --encoding UTF8"):
+            await start(url)
+    with pytest.raises(DatabaseEmptyError):  # what is stored can be read, so that it can be moved
+        await open_database(url, is_read_only=True)
+
+
+async def test_workers_that_start_at_once_create_the_tables_once(postgres: Postgres) -> None:
+    url = postgres.url()
+    workers = await asyncio.gather(*(open_database(url, "off", terms=WorkerTerms(str(name), 3600)) for name in range(4)))
+    assert len({worker.worker_id for worker in workers}) == 4
+    await asyncio.gather(*(worker.close() for worker in workers))
 
 
 async def test_a_connection_that_the_server_is_just_ending_is_a_failure_of_the_database(

@@ -170,11 +170,6 @@ class WorkerCalls:
         """Look for calls and answers."""
         self._wake.set()
 
-    def wake_if_busy(self) -> None:
-        """Look for callers that have ended, if any call runs or lasts."""
-        if self._serving or self._lasting or self._waiting:
-            self._wake.set()
-
     async def close(self) -> None:
         """Cancel all calls."""
         tasks = [self._task, *self._serving.values()]

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from secrets import token_hex
+from sys import getsizeof
 from typing import Any
 from uuid import UUID
 
@@ -90,7 +91,7 @@ class IncomingReply:
             return
         for event in events:
             self.is_ended = event.is_final and not (event.type == "request.parked" and self.reply.waits)
-            self.reply.put(event, len(text) // len(events))
+            self.reply.put(event, getsizeof(text) // len(events))
 
     def accept(self, origin: Accepted) -> None:
         """Take the messages of a worker from now on, and those that it has sent already."""

@@ -93,7 +93,7 @@ class Membership:
     def _on_renewed(self) -> None:
         self.workforce.tell({ABSENT: sorted(jid for jid in self._hosted.absent if jid not in self._hosted.hosts)})
         self.workforce.wake()
-        self.colleagues.calls.wake_if_busy()
+        self.colleagues.calls.wake()
         if self._shared_directory is not None:
             self._hosted.background.start(self._shared_directory.refresh())
 

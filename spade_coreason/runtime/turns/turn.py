@@ -34,7 +34,7 @@ from ...domain.observability import spans
 from ...domain.observability.tracing import TURN_TRACE, TurnTrace
 from ...domain.texts.text import replace_lone_surrogates
 from ...domain.texts.translation import N_, translate
-from ...exceptions import LeaseLostError, StoreError, describe_for_log
+from ...exceptions import ContentRefusedError, LeaseLostError, StoreError, describe_for_log
 from ...memory import (
     CURRENT_DEFERRED_SYNCS,
     ActiveConversation,
@@ -288,7 +288,7 @@ class Turn:
             text = translate(
                 "I could not finish this within {limit} s (incident {incident}).", limit=f"{limit_s:g}", incident=incident
             )
-        elif isinstance(error, StoreError):
+        elif isinstance(error, StoreError) and not isinstance(error, ContentRefusedError):
             code = ErrorCode.UNAVAILABLE
             log.error("%s: incident %s: %s", agent, incident, error, extra={"incident": incident})
             text = translate(

@@ -23,7 +23,7 @@ from ...domain.conversation import RUN, Outcome
 from ...domain.jid import bare_jid
 from ...domain.messages import Completed, Failed, Parked, Refused
 from ...domain.texts.translation import LANGUAGE, translate
-from ...exceptions import LeaseLostError, StoreError
+from ...exceptions import ContentRefusedError, LeaseLostError, StoreError
 from ...memory import ActiveConversation, find_token_counts, sum_usage
 from ...storage import SPARE_SLOT, TurnRecord
 from ..channels import NO_CHAINED_DEVICE, OutboundMessage, PresentationOptions
@@ -184,6 +184,10 @@ class RequestHandler:
                     await self._repeated.answer(queued)
         except LeaseLostError as error:  # the other worker answers
             log.error("%s: the turn of a request of %s is not stored: %s", jid, mailbox.sender, error)
+        except ContentRefusedError as error:
+            log.error("%s: a request of %s failed: %s", jid, mailbox.sender, error)
+            metrics.record_failure(str(error))
+            await self._fail_request(mailbox, queued)
         except StoreError as error:
             log.error("%s: cannot store a request of %s: %s", jid, mailbox.sender, error)
             metrics.record_failure(str(error))

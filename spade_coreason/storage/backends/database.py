@@ -19,7 +19,7 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from itertools import chain
-from typing import Any, Generic, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeAlias, TypeVar
 
 from sqlalchemy import URL, ColumnElement, Connection, Select, and_, create_mock_engine, func, inspect, select, text
 from sqlalchemy.engine.mock import MockConnection
@@ -32,6 +32,9 @@ from ..dedup import KeyIndex
 from ..sequences import create_sequence, read_next_row_id, take_row_ids
 from . import full_text
 from .statements import ANSWER, RECEIVE, RECEIVE_ANSWERED, STATEMENTS
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncEngine
 
 log = logging.getLogger(__name__)
 
@@ -212,6 +215,20 @@ class StoreTimings:
     """The delay before the truncation is retried because another connection was still reading the log."""
 
 
+class Bell(Protocol):
+    """The bell of a worker (`WorkerBell`)."""
+
+    @property
+    def is_open(self) -> bool:
+        """True while it rings."""
+
+    def answer(self, on_message: Callable[[str], object]) -> None:
+        """Call a function with each message from now on."""
+
+    def ring(self, address: str, message: str) -> None:
+        """Ring the bell of a worker, or all bells."""
+
+
 class Database(ABC):
     """A database between `open` and `close`. All calls come from one event loop."""
 
@@ -259,6 +276,8 @@ class Database(ABC):
         """True if this process has created the tables: nothing was stored before."""
         self.worker_id: int | None = None
         """The id of this process among the workers that share the database; None if it does not share it."""
+        self.bell: Bell
+        """The bell of this worker. Only a process among workers has one."""
         self.previous_revision: str | None = None
         """The revision of the schema before the database was opened; None if it was empty."""
         self.inbox_keys = KeyIndex()
@@ -457,6 +476,10 @@ class Database(ABC):
         """
         raise NotImplementedError
 
+    def make_engine(self, *arguments: Any, **options: Any) -> AsyncEngine:
+        """Make an engine whose connections are like those of turns. Only a database that workers share offers this."""
+        raise NotImplementedError
+
     def alone(self) -> AbstractAsyncContextManager[None]:
         """Wait until no other process with the same database is in such a block. StoreError if that takes too long.
 
@@ -589,6 +612,10 @@ class Database(ABC):
     @abstractmethod
     async def open(self) -> None:
         """Create or migrate the database and start the writer."""
+
+    async def review(self) -> str | None:
+        """Raise StoreError if the platform cannot use the server. Return what to change there for safety; None if nothing."""
+        return None
 
     async def open_to_read(self) -> None:
         """Check that the schema is of this version. Raise StoreError if not; start no writer."""

@@ -59,3 +59,12 @@ def _create_database(
 
         return PostgresDatabase(parsed, durability, timings, writer_hook, terms)
     raise StoreError(f"{display_name(parsed)}: only sqlite+aiosqlite:/// and postgresql+asyncpg:// are supported")
+
+
+async def review_server(url: str) -> str | None:
+    """Return what to change for safety at the server of `url`; None if nothing. StoreError if a platform cannot use it."""
+    database = _create_database(url, "off", StoreTimings(), None, None)
+    try:
+        return await database.review()
+    finally:
+        await database.dispose()

@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import re
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
+from datetime import datetime
 from functools import partial
 from itertools import chain
+from secrets import token_hex
+from types import MappingProxyType
 from typing import Any
+from weakref import WeakKeyDictionary
 
-from sqlalchemy import URL, Connection, Select
+from sqlalchemy import URL, Connection, Select, event
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 
 from ...domain.environment.installation import install_hint
-from ...exceptions import DatabaseUnreachableError, LeaseLostError, StoreError
+from ...exceptions import ContentRefusedError, DatabaseUnreachableError, LeaseLostError, StoreError
 from ..schema import CLOSED, inbox
-from ..workers.leases import WorkerTerms, add_worker, make_fence, name_session
+from ..workers.leases import RINGS, WorkerTerms, add_worker, make_fence, name_session
+from ..workers.mailbox import WorkerBell
 from .database import (
     INBOX_PAGE_ROWS,
     Commit,
@@ -48,31 +54,55 @@ _CONNECT_TIMEOUT_S = 5.0
 _COMMAND_TIMEOUT_S = 60.0
 _BLOCKING_TIMEOUT_S = 10.0
 """The longest time for which a read may block the event loop."""
-_LOCK_KEY = 0x73706164
-"""The first key of a platform's advisory lock; the second key is the hash of its schema."""
-_LOCK_SQL = f"SELECT pg_advisory_lock{{}}({_LOCK_KEY}, hashtext(current_schema()::text))"
-_MIGRATION_LOCK_SQL = f"SET lock_timeout = 0; SELECT pg_advisory_lock({_LOCK_KEY + 1}, hashtext(current_schema()::text))"
-_ALONE_TIMEOUT_MS = 50_000
-_ALONE_LOCK_SQL = (
-    f"SET lock_timeout = {_ALONE_TIMEOUT_MS}; SELECT pg_advisory_lock({_LOCK_KEY + 2}, hashtext(current_schema()::text))"
+_ADVISORY_LOCK = "SELECT pg_try_advisory_lock{}(1936744804, hashtext(current_schema()::text))"
+"""Hold the lock for which versions before schema 0028 look. Everyone who may connect can hold it, so this one does without."""
+_OTHERS = (
+    "SELECT FROM pg_stat_activity AS other WHERE datname = current_database() AND usename = session_user"
+    " AND pid <> pg_backend_pid() AND application_name <> current_setting('application_name')"
+    " AND (application_name ~ ('^spade-coreason ({}) .* in ' || hashtext(current_schema()::text) || '$') {})"
 )
-_LOCK_TIMEOUT_MS = 2000
+"""Find the sessions of other processes that hold a lock of the kinds in the first place."""
+_HOLDS_ADVISORY_LOCK = (
+    "OR EXISTS (SELECT FROM pg_locks WHERE pg_locks.pid = other.pid AND locktype = 'advisory' AND mode = 'ExclusiveLock'"
+    " AND classid = 1936744804 AND objid::bigint = hashtext(current_schema()::text)::bigint & 4294967295)"
+)
+_ALONE_TIMEOUT_S = 50.0
+_LOCK_TIMEOUT_S = 2.0
 """The connection of a killed platform may stay open for this time."""
-_FENCED = "SELECT 0"
-"""The status of the statements of `make_fence` if the lease is lost."""
+_NONE = "SELECT 0"
+"""The status of a query without rows."""
+_SERVER = "SELECT pg_postmaster_start_time(), pg_is_in_recovery() OR current_setting('transaction_read_only')::boolean"
+"""Identify the server, and find out if it takes no writes."""
+_MARK = "SET spade_coreason.session = '{}'"
+_HAS_MARK = "SELECT WHERE current_setting('spade_coreason.session', true) = '{}'"
+_POOLED_STATES = {"26000", "42P05"}
+"""The SQLSTATE of prepared statements that are those of another session."""
+_POOLED = (
+    "a pooler gives the connection to others between transactions, so that settings, locks and LISTEN are lost;"
+    " use its pool mode session, or connect to PostgreSQL itself"
+)
+_PUBLIC_CONNECT = (
+    "SELECT format('REVOKE CONNECT ON DATABASE %I FROM PUBLIC', current_database())"
+    " WHERE has_database_privilege('public', current_database(), 'CONNECT')"
+)
+_OTHER_SERVER_STATES = ("25006", "57P")
+"""The beginnings of the SQLSTATE if the server takes no writes, or ends: the next connection may lead to another one."""
+_CREATED_STATES = {"23505", "42P07", "42710"}
+"""The SQLSTATE of tables that another process is just creating."""
 _LOST_TABLES_REMEDY = "the database has lost its tables; stop the platform and restore a backup"
 _ENDED_REMEDY = "the connection was ended, probably because the platform hung; the log of the server says why"
 _REMEDIES = {
+    "25006": "the address leads to a standby, or to a server that is read-only; the connections are made anew",
     "55P03": "another program has locked a table for too long; pg_locks names it",
     "25P03": "the platform hung during a transaction, which was undone; its log names what blocked it",
 }
 """The remedy of an error, by its SQLSTATE."""
 _CONNECT_FAILED = re.compile(r"\[Errno (\d+)\] Connect call failed")
 """The reason in an error of asyncio, which has one for each address of a host."""
-# SQLSTATE classes of errors in one write. All other classes are failures of the server (PostgreSQL, appendix A).
-_SINGLE_WRITE_STATES = {"21", "22", "23", "42"}
+# SQLSTATE classes of further errors in one write. All other classes are failures of the server (PostgreSQL, appendix A).
+_SINGLE_WRITE_STATES = {"21", "23", "42"}
 _UNDEFINED_TABLE = "42P01"
-_NO_CONNECTION_STATES = {"53300", "57P03"}  # too many clients; the server is starting or stopping
+_NO_CONNECTION_STATES = {"25006", "53300", "57P03"}  # read-only; too many clients; the server is starting or stopping
 _INSERTING_STATEMENTS = (RECEIVE, RECEIVE_ANSWERED, ADD_INTERACTION)
 """The statements whose new rows identify a transaction."""
 DRIVER_ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, SQLAlchemyError, OSError)
@@ -82,8 +112,11 @@ DRIVER_ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.Internal
 class PostgresDatabase(Database):
     """One schema of a PostgreSQL database.
 
-    An advisory lock lets one process use it at a time. Workers share the lock, and each transaction of theirs is fenced by the
-    lease of its worker (see leases.py).
+    One process uses it at a time. Workers share it, and each transaction of theirs is fenced by the lease of its worker (see
+    leases.py).
+
+    A lock is the name of a session: the process in the name owns it, and it ends with the session. Only sessions of the same
+    user count, so that other users of the database can hold no lock.
     """
 
     reader_connections = 4
@@ -101,9 +134,40 @@ class PostgresDatabase(Database):
         super().__init__(url, durability, timings, writer_hook)
         self._terms = terms
         self._begin_sql = "BEGIN"
+        self._bell: WorkerBell | None = None
+        self._owner = token_hex(8)
+        self._is_writer = False
+        self._server: datetime | None = None
+        """The server of the newest connection, as the time of its start."""
+        self._connections: WeakKeyDictionary[Any, tuple[asyncio.AbstractEventLoop, datetime]] = WeakKeyDictionary()
+        """The drivers of all connections, with their event loops and servers."""
+        # The writer begins its transactions itself, so that prepared statements and functions share one.
+        self._writer_engine = self.make_engine(command_timeout_s=_COMMAND_TIMEOUT_S)
+        pool: dict[str, Any] = {"max_overflow": 0, "pool_pre_ping": True, "isolation_level": "REPEATABLE READ"}
+        self._reader_engine = self.make_engine(pool_size=self.reader_connections, **pool)
+        self._blocking_reader: _BlockingReader | None = None
+        self._make_blocking_engine = partial(self.make_engine, command_timeout_s=_BLOCKING_TIMEOUT_S, pool_size=1, **pool)
+        self._connection: AsyncConnection | None = None
+        self._next_batch: list[Commit[Any]] = []
+        self._wake_event = asyncio.Event()
+        self._writer_task: asyncio.Task[None] | None = None
+
+    def make_engine(
+        self,
+        name: str = "spade-coreason",
+        timeout_s: float = _CONNECT_TIMEOUT_S,
+        command_timeout_s: float | None = None,
+        settings: Mapping[str, str] = MappingProxyType({}),
+        **options: Any,
+    ) -> AsyncEngine:
+        """Make an engine whose connections are like those of turns, of sessions with a name.
+
+        Once one of them leads to another server, or the writer finds its server read-only, all others are ended.
+        """
+        timings = self._timings
         settings = {
-            "application_name": "spade-coreason",
-            "synchronous_commit": "on" if durability == "full" else "off",
+            "application_name": name,
+            "synchronous_commit": "on" if self._durability == "full" else "off",
             "jit": "off",  # the queries are too short to profit
             "lock_timeout": f"{timings.lock_timeout_s:g}s",
             "idle_in_transaction_session_timeout": f"{timings.idle_transaction_timeout_s:g}s",
@@ -111,53 +175,91 @@ class PostgresDatabase(Database):
             "tcp_user_timeout": f"{timings.lost_client_timeout_s:g}s",
             "tcp_keepalives_idle": f"{max(1.0, timings.lost_client_timeout_s / 2):.0f}s",
             "tcp_keepalives_interval": f"{max(1.0, timings.lost_client_timeout_s / 6):.0f}s",
+            **settings,
         }
-        arguments = {"timeout": _CONNECT_TIMEOUT_S, "server_settings": settings}
-        # The writer begins its transactions itself, so that prepared statements and functions share one.
-        self._writer_engine = create_async_engine(
-            url,
-            poolclass=NullPool,
-            isolation_level="AUTOCOMMIT",
-            connect_args={**arguments, "command_timeout": _COMMAND_TIMEOUT_S},
-        )
-        self._reader_engine: AsyncEngine = create_async_engine(
-            url,
-            pool_size=self.reader_connections,
-            max_overflow=0,
-            pool_pre_ping=True,
-            isolation_level="REPEATABLE READ",
-            connect_args=arguments,
-        )
-        self._blocking_reader: _BlockingReader | None = None
-        self._make_blocking_engine = partial(
-            create_async_engine,
-            url,
-            pool_size=1,
-            max_overflow=0,
-            pool_pre_ping=True,
-            isolation_level="REPEATABLE READ",
-            connect_args={**arguments, "command_timeout": _BLOCKING_TIMEOUT_S},
-        )
-        self._connection: AsyncConnection | None = None
-        self._next_batch: list[Commit[Any]] = []
-        self._wake_event = asyncio.Event()
-        self._writer_task: asyncio.Task[None] | None = None
+        # Not as parameters of the start, most of which a pooler refuses or ignores.
+        statements = "; ".join(f"SET {key} = '{value}'" for key, value in settings.items())
+
+        async def prepare(driver: Any) -> None:
+            try:
+                await driver.execute(statements)
+                server, is_read_only = await driver.fetchrow(_SERVER)
+                if self._is_writer and is_read_only:
+                    raise asyncpg.ReadOnlySQLTransactionError("no writes are possible")
+            except BaseException:
+                driver.terminate()
+                raise
+            note = partial(self._note_server, driver, asyncio.get_running_loop(), server)
+            with suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(note)
+
+        arguments = {"timeout": timeout_s, "command_timeout": command_timeout_s}
+        options = options or {"poolclass": NullPool, "isolation_level": "AUTOCOMMIT"}
+        engine = create_async_engine(self.url, connect_args=arguments, **options)
+        event.listen(engine.sync_engine, "connect", lambda connection, _: connection.run_async(prepare))
+        return engine
+
+    def _note_server(self, driver: Any, loop: asyncio.AbstractEventLoop, server: datetime) -> None:
+        self._connections[driver] = loop, server
+        if server != self._server:
+            self._server = server
+            self._end_connections(server)
+            if not self._is_closed:
+                self._retry_write()
+
+    def _end_connections(self, server: datetime | None = None) -> None:
+        """End the connections to all servers but one. They are made anew when they are needed."""
+        for driver, (loop, other) in list(self._connections.items()):
+            if other != server:
+                with suppress(RuntimeError):  # the loop is closed
+                    loop.call_soon_threadsafe(driver.terminate)
+
+    async def review(self) -> str | None:
+        try:
+            await self._require_usable()
+        except DRIVER_ERRORS as error:
+            raise self.problem(error) from error
+        revoke = await self.read(lambda connection: connection.exec_driver_sql(_PUBLIC_CONNECT).scalar())
+        return revoke and f"every user of the server may connect to the database, and slow it down; run: {revoke}"
+
+    async def _require_usable(self) -> None:
+        """Raise StoreError for a database that is not in UTF-8, and for a pooler that does not keep sessions."""
+        async with self._reader_engine.connect() as connection:
+            driver = await _driver_connection(connection)
+            if (encoding := driver.get_settings().server_encoding) != "UTF8":
+                remedy = "make one with createdb --encoding UTF8 --template template0, and move the data by storage backup"
+                raise StoreError(
+                    f"{self.name}: has the encoding {encoding}, which lacks characters that people write; {remedy}"
+                )
+            await driver.execute(_MARK.format(self._owner))
+            async with self._reader_engine.connect() as other:
+                await (await _driver_connection(other)).execute(_MARK.format("other"))
+            if await driver.execute(_HAS_MARK.format(self._owner)) == _NONE:
+                raise StoreError(f"{self.name}: {_POOLED}")
 
     async def open(self) -> None:
+        self._is_writer = True
         try:
+            await self._require_usable()
             # This engine has no command timeout: a migration is one transaction, and may take longer than any other command.
             async with self._reader_engine.connect() as connection:
                 await connection.execution_options(isolation_level="READ COMMITTED")  # other workers write at the same time
-                driver = await _driver_connection(connection)
-                await self._acquire_lock(driver)
-                await driver.execute(_MIGRATION_LOCK_SQL)  # of several workers one creates or migrates the tables
-                await connection.run_sync(self._create_or_migrate)
-                await connection.invalidate()  # this releases its locks
-            await self._ensure_connection()
+                await self._acquire_lock(await _driver_connection(connection))
+                try:
+                    await connection.run_sync(self._create_or_migrate)
+                except DBAPIError as error:
+                    if _sqlstate(error) not in _CREATED_STATES:
+                        raise
+                    await connection.rollback()  # another worker has just created the tables
+                    await connection.run_sync(self._create_or_migrate)
+                await connection.invalidate()  # its name is no reader's
+            driver = await self._ensure_connection()
             if self._terms is not None and self._connection is not None:
                 self.worker_id = await self._connection.run_sync(self._add_worker, self._terms)
                 self._begin_sql = make_fence(self.worker_id)
-                await self._name_session(await _driver_connection(self._connection))
+                await self._acquire_lock(driver)
+                self.bell = self._bell = WorkerBell(self)
+                self._bell.start()
         except DRIVER_ERRORS as error:
             problem = self.problem(error)
             raise (DatabaseUnreachableError(str(problem)) if _is_unreachable(error) else problem) from error
@@ -175,12 +277,20 @@ class PostgresDatabase(Database):
         if self._blocking_reader is not None:
             await asyncio.to_thread(self._blocking_reader.close)
         await self._close_connection()
+        if self._bell is not None:
+            await self._bell.close()
         await self._writer_engine.dispose()
         await self._reader_engine.dispose()
 
     async def _read(self, work: Callable[[Connection], T]) -> T:
-        async with self._reader_engine.connect() as connection:
-            return await connection.run_sync(work)
+        server = self._server
+        try:
+            async with self._reader_engine.connect() as connection:
+                return await connection.run_sync(work)
+        except DRIVER_ERRORS:
+            if self._server == server:
+                raise
+            return await self._read(work)
 
     def read_blocking(self, work: Callable[[Connection], T]) -> T:
         if self._blocking_reader is None:
@@ -196,7 +306,9 @@ class PostgresDatabase(Database):
         try:
             connection = await self._writer_engine.connect()
             try:
-                await (await _driver_connection(connection)).execute(_ALONE_LOCK_SQL)
+                name = self._name_process("import")
+                if not await self._name_session(await _driver_connection(connection), name, "import", _ALONE_TIMEOUT_S):
+                    raise StoreError(f"{self.name}: another process moves interaction memories; start again once it has ended")
             except BaseException:
                 await connection.invalidate()
                 raise
@@ -253,15 +365,22 @@ class PostgresDatabase(Database):
     def problem(self, error: Exception) -> StoreError:
         if numbers := dict.fromkeys(_CONNECT_FAILED.findall(str(error))):
             return StoreError(f"{self.name}: cannot connect: {', '.join(os.strerror(int(number)) for number in numbers)}")
+        if _sqlstate(error) in _POOLED_STATES:
+            return StoreError(f"{self.name}: {_POOLED}")
         problem = super().problem(error)
+        if _is_refused_content(error):
+            return ContentRefusedError(str(problem))
         remedy = _LOST_TABLES_REMEDY if _has_lost_tables(error) else _find_remedy(error)
         return problem if remedy is None else StoreError(f"{problem}: {remedy}")
 
     async def _commit(self, batch: list[Commit[Any]]) -> tuple[Outcomes, StoreError | None]:
         """Commit a batch. Return the result of each write, and the failure if the server accepts no writes at all."""
+        server = self._server
         try:
             results = await self._run_transaction(batch)
         except Exception as error:  # noqa: BLE001 - any error goes to the caller of the write
+            if self._server != server and isinstance(error, DRIVER_ERRORS):
+                return await self._commit(batch)  # its connection was ended, because another server takes writes now
             problem = self.problem(error) if isinstance(error, DRIVER_ERRORS) else error
             failure = problem if isinstance(problem, StoreError) and _is_server_failure(error) else None
             if failure is not None or len(batch) == 1:
@@ -274,8 +393,10 @@ class PostgresDatabase(Database):
     async def _run_transaction(self, batch: list[Commit[Any]]) -> Outcomes:
         groups = group_rows(batch)
         driver = await self._ensure_connection()
+        rings = self._connection.info.setdefault(RINGS, set()) if self._connection is not None else set()
+        rings.clear()  # of a transaction that failed
         try:
-            if await driver.execute(self._begin_sql) == _FENCED:
+            if await driver.execute(self._begin_sql) == _NONE:
                 raise LeaseLostError(f"{self.name}: another worker serves the agents of this one now")
             results = await self._run_batch(driver, groups, batch)
             ids = [row[0] for statement in _INSERTING_STATEMENTS for row in groups[statement]]
@@ -283,7 +404,9 @@ class PostgresDatabase(Database):
         except TimeoutError:
             driver.terminate()  # a server that does not answer cannot receive a rollback
             raise
-        except BaseException:
+        except BaseException as error:
+            if (_sqlstate(error) or "").startswith(_OTHER_SERVER_STATES):
+                self._end_connections()
             with suppress(*DRIVER_ERRORS):  # the connection may be what failed
                 await driver.execute("ROLLBACK")
             raise
@@ -293,6 +416,8 @@ class PostgresDatabase(Database):
             # The connection broke before the server confirmed the commit, so ask whether it was done.
             if not driver.is_closed() or not await self._was_committed(ids, transaction_id):
                 raise
+        for address, message in rings:
+            self.bell.ring(address, message)
         return results
 
     async def _run_batch(self, driver: Any, groups: list[list[Row]], batch: list[Commit[Any]]) -> Outcomes:
@@ -344,7 +469,6 @@ class PostgresDatabase(Database):
         try:
             driver = await _driver_connection(connection)
             await self._acquire_lock(driver)
-            await self._name_session(driver)
             self.is_new = False  # it has been unlocked since its tables were created
             first_foreign, is_first = self._known_next_id, not self._known_next_id
             if await connection.run_sync(self._renew_row_ids) and not is_first:
@@ -387,22 +511,39 @@ class PostgresDatabase(Database):
         connection.commit()
         return worker
 
-    async def _name_session(self, driver: Any) -> None:
-        """Name the session of a worker, so that another one can end it."""
-        if self.worker_id is not None:
-            await driver.execute(f"SELECT set_config('application_name', {name_session(self.worker_id)}, false)")
+    def _name_process(self, kind: str) -> str:
+        """Return the SQL of the name of a session of this process that holds a lock."""
+        return f"'spade-coreason {kind} {self._owner} in ' || hashtext(current_schema()::text)"
+
+    async def _name_session(self, driver: Any, name: str, others: str, timeout_s: float, further: str = "") -> bool:
+        """Give a session a name (SQL). Return False, and take the name away, if other processes keep one of the kinds `others`.
+
+        Of two processes at once, at least one sees the other.
+        """
+        deadline = self._loop.time() + timeout_s
+        while True:
+            await driver.execute(f"SELECT set_config('application_name', {name}, false)")
+            if await driver.execute(_OTHERS.format(others, further)) == _NONE:
+                return True
+            await driver.execute("SET application_name = 'spade-coreason waits'")
+            if self._loop.time() > deadline:
+                return False
+            await asyncio.sleep(random.uniform(0.01, 0.1))
 
     async def _acquire_lock(self, driver: Any) -> None:
-        """Take the lock that a platform holds as long as it is connected. Raise StoreError if another platform holds it."""
-        await driver.execute(f"SET lock_timeout = {_LOCK_TIMEOUT_MS}")
-        try:
-            await driver.execute(_LOCK_SQL.format("" if self._terms is None else "_shared"))
-        except asyncpg.LockNotAvailableError:
+        """Take the lock that a platform holds as long as it is connected. Raise StoreError if another platform holds it.
+
+        It is also the name by which another worker can end the session of this one.
+        """
+        is_alone = self._terms is None
+        await driver.execute(_ADVISORY_LOCK.format("" if is_alone else "_shared"))
+        name = self._name_process("alone") if is_alone else name_session(self.worker_id or 0)
+        others = "alone|worker" if is_alone else "alone"
+        if not await self._name_session(driver, name, others, _LOCK_TIMEOUT_S, _HOLDS_ADVISORY_LOCK):
             names = await self._find_workers(driver)
             which, them = (f" ({', '.join(names)})", "all its workers") if names else ("", "it")
             remedy = f"stop {them}, or name another database in storage.url; workers share one: all need server.mode: external"
-            raise StoreError(f"{self.name}: another platform uses this database{which}; {remedy}") from None
-        await driver.execute("RESET lock_timeout")
+            raise StoreError(f"{self.name}: another platform uses this database{which}; {remedy}")
 
     async def _find_workers(self, driver: Any) -> list[str]:
         """Return the names of the workers that share the database; none if it has no tables yet, or older ones."""
@@ -459,11 +600,16 @@ def _is_server_failure(error: Exception) -> bool:
     """Return True if the server accepts no writes at all: unreachable, full, read-only, or used by another platform."""
     if isinstance(error, StoreError):
         return True
-    cause = error.orig if isinstance(error, DBAPIError) else error
-    if isinstance(cause, ValueError) or not isinstance(error, DRIVER_ERRORS):
-        return False  # asyncpg itself rejects a value that does not fit a column
+    if _is_refused_content(error) or not isinstance(error, DRIVER_ERRORS):
+        return False
     state = _sqlstate(error)
     return state is None or _has_lost_tables(error) or state[:2] not in _SINGLE_WRITE_STATES
+
+
+def _is_refused_content(error: Exception) -> bool:
+    """Return True if the server rejects a value, or asyncpg does, because it does not fit a column."""
+    cause = error.orig if isinstance(error, DBAPIError) else error
+    return isinstance(cause, ValueError) or (_sqlstate(error) or "").startswith("22")
 
 
 def _is_unreachable(error: Exception) -> bool:
@@ -489,7 +635,7 @@ def _find_remedy(error: BaseException) -> str | None:
     return None
 
 
-def _sqlstate(error: Exception) -> str | None:
+def _sqlstate(error: BaseException) -> str | None:
     cause = error.orig if isinstance(error, DBAPIError) else error
     return getattr(cause, "sqlstate", None)
 

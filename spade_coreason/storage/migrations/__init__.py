@@ -9,7 +9,7 @@ from pathlib import Path
 from alembic import command
 from alembic.config import Config
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, delete, insert, inspect
+from sqlalchemy import Connection, delete, insert, inspect, text
 from sqlalchemy.exc import DBAPIError
 
 from ...exceptions import StoreError
@@ -33,6 +33,7 @@ def upgrade(connection: Connection, name: str, stored: str) -> None:
     require_known(name, stored)
     if connection.dialect.name == "postgresql":
         _lock_tables(connection, name)
+        require_known(name, connection.scalar(text("SELECT version_num FROM alembic_version")) or "none")  # it may be newer now
     config = _config()
     config.attributes["connection"] = connection
     command.upgrade(config, "head")

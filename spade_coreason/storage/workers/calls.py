@@ -1,4 +1,4 @@
-"""The calls between workers of one PostgreSQL database: rows of `worker_calls`, and a NOTIFY that wakes the other side.
+"""The calls between workers of one PostgreSQL database: rows of `worker_calls`, and a ring of the other side's bell.
 
 The caller adds a row, the worker writes its answer, and the caller deletes the row. If one of the two is removed from the
 workers, the row goes too, so that the other side notices.
@@ -9,16 +9,13 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, delete, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, delete, insert, or_, select, update
 
 from ..backends.database import Database
 from ..schema import leases, worker_calls, workers
-from .leases import NOW
+from .leases import NOW, ring
+from .mailbox import ALL_DOORS, EVERYBODY
 
-CALLS_CHANNEL = "spade_coreason_calls"
-"""The channel (NOTIFY) of calls. Its payload is the id of the worker that has to look, or `ALL_DOORS`."""
-ALL_DOORS = "doors"
-"""The payload that lets all workers load the keys and webhooks again."""
 OTHER_WORKER = -1
 """No id of a worker."""
 _calls = worker_calls.c
@@ -81,7 +78,7 @@ class CallTable:
         if worker is not None:
             values = {"worker": worker, "agent": agent, "method": method, "arguments": arguments}
             connection.execute(insert(worker_calls).values(id=call, caller=self.worker, **values))
-            _wake(connection, worker)
+            ring(connection, str(worker), str(worker))
         return worker
 
     async def read(self, callers: Collection[int]) -> tuple[list[StoredCall], set[int]]:
@@ -106,7 +103,7 @@ class CallTable:
 
         def work(connection: Connection) -> None:
             connection.execute(update(worker_calls).where(_calls.id == call.id).values(answer=answer))
-            _wake(connection, call.caller)
+            ring(connection, str(call.caller), str(call.caller))
 
         await self._database.write(work)
 
@@ -115,7 +112,7 @@ class CallTable:
 
         def work(connection: Connection) -> None:
             connection.execute(update(worker_calls).where(_calls.id == call).values(is_stopped=True))
-            _wake(connection, worker)
+            ring(connection, str(worker), str(worker))
 
         await self._database.write(work)
 
@@ -126,20 +123,16 @@ class CallTable:
             deleted = delete(worker_calls).where(_calls.id == call).returning(_calls.worker, _calls.answer)
             for worker, answer in connection.execute(deleted).all():
                 if answer is None:
-                    _wake(connection, worker)
+                    ring(connection, str(worker), str(worker))
 
         self._database.run(work)
 
     def wake_doors(self) -> None:
         """Let all workers load the keys and webhooks again, soon, and after all that was written before."""
-        self._database.run(lambda connection: _wake(connection, ALL_DOORS))
+        self._database.run(lambda connection: ring(connection, EVERYBODY, ALL_DOORS))
 
 
 def _find_alive(connection: Connection, *conditions: ColumnElement[bool]) -> int | None:
     """Return the id of a worker, which stays until the transaction ends. None if another transaction removes it."""
     query = select(workers.c.id).where(*conditions).with_for_update(read=True, key_share=True, of=workers)
     return connection.scalar(query)
-
-
-def _wake(connection: Connection, payload: int | str) -> None:
-    connection.execute(select(func.pg_notify(CALLS_CHANNEL, str(payload))))

@@ -13,7 +13,7 @@ import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, delete, func, insert, select, text, update
+from sqlalchemy import ColumnElement, Connection, delete, insert, select, text, update
 from sqlalchemy.dialects.postgresql import insert as insert_or_skip
 
 from ...contracts.base import utc_now
@@ -21,14 +21,16 @@ from ..backends.database import Database
 from ..crashes import RunningRequests, count_crash, record_lost_worker, store_kept
 from ..schema import leases, workers
 from ..sequences import take_row_ids
+from .mailbox import EVERYBODY, LEASES_CHANGED
 
-LEASES_CHANNEL = "spade_coreason_leases"
-"""The channel (NOTIFY) that wakes the other workers when an agent is free."""
+RINGS = "rings"
+"""The key in the `info` of a connection of what is to be rung."""
 NOW = text("(extract(epoch FROM clock_timestamp()) * 1000000)::bigint")
 """The time of the database in microseconds. That of a transaction would be older, if it has waited for a lock."""
 _CHANGED = "a command changes it"
-_CHANGE_LOCK = text("SELECT pg_advisory_xact_lock(1936744820, hashtext(current_schema()::text))")
-_TRY_CHANGE_LOCK = text("SELECT pg_try_advisory_xact_lock(1936744820, hashtext(current_schema()::text))")
+_CHANGE_LOCK = text("SELECT 1 FROM compatibility FOR UPDATE")
+"""Lock the one row that is locked by nothing else. Its owner is the transaction, with which the lock ends."""
+_TRY_CHANGE_LOCK = text("SELECT 1 FROM compatibility FOR UPDATE SKIP LOCKED")
 _END_SESSION = (
     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
     " WHERE application_name = {} AND datname = current_database() AND usename = current_user"
@@ -246,7 +248,15 @@ def release(connection: Connection, worker: int, agent: str, reason: str, *, is_
 
 def wake_others(connection: Connection) -> None:
     """Let all workers look at the leases, once the transaction is committed."""
-    connection.execute(select(func.pg_notify(LEASES_CHANNEL, "")))
+    ring(connection, EVERYBODY, LEASES_CHANGED)
+
+
+def ring(connection: Connection, address: str, message: str) -> None:
+    """Ring the bell of a worker, or those of `EVERYBODY`, once the transaction is committed.
+
+    A NOTIFY in the transaction would wait for those of others, and fail with them.
+    """
+    connection.info.setdefault(RINGS, set()).add((address, message))
 
 
 def remove_worker(connection: Connection, worker: int, reason: str) -> None:

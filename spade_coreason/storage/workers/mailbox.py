@@ -10,12 +10,10 @@ import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from secrets import token_hex
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from sqlalchemy.ext.asyncio import create_async_engine
-from sqlalchemy.pool import NullPool
-
-from ..backends.database import Database
+if TYPE_CHECKING:
+    from ..backends.database import Database
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +25,15 @@ _MAX_BATCH = 64
 _TIMEOUT_S = 3.0
 """The time after which a connection that does not answer is lost, and between two looks at one."""
 _RETRY_S = 0.5
-_SEND_SQL = "SELECT pg_notify(mail.address, mail.message) FROM unnest($1::text[], $2::text[]) AS mail(address, message)"
+_MAX_RINGS = 1_000
+"""The most notifications of a bell in a second. No workers send more, so these come from a program that reads the table."""
+_CLOSED_S = 60.0
+LEASES_CHANGED = "leases"
+"""The message of a bell that the leases have changed."""
+ALL_DOORS = "doors"
+"""The message of a bell that lets a worker load the keys and webhooks again."""
+EVERYBODY = ""
+"""The address of all bells."""
 
 
 class WorkerMailbox:
@@ -36,6 +42,9 @@ class WorkerMailbox:
     `on_message` is called with each message, in the order in which its sender sent it; a sender that has lost its connection
     may send one twice. `on_lost` is called when messages may have been lost, because the connection is.
     """
+
+    _prefix = _PREFIX
+    _send_sql = "SELECT pg_notify(mail.address, mail.message) FROM unnest($1::text[], $2::text[]) AS mail(address, message)"
 
     def __init__(self, database: Database, on_message: Callable[[str], object], on_lost: Callable[[], object]) -> None:
         self.address = f"{_PREFIX}{token_hex(16)}"
@@ -48,6 +57,7 @@ class WorkerMailbox:
         """Addresses, messages, and futures that are done when the message is sent."""
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._pause_s = _RETRY_S
 
     def start(self) -> None:
         """Begin to receive and send."""
@@ -85,22 +95,14 @@ class WorkerMailbox:
         await sent
 
     def _post(self, address: str, message: str, sent: asyncio.Future[None] | None) -> None:
-        if not address.startswith(_PREFIX) or len(message.encode()) > MAX_MESSAGE_BYTES:
+        if not address.startswith(self._prefix) or len(message.encode()) > MAX_MESSAGE_BYTES:
             raise ValueError("a message is too long, or has no address")
         self._unsent.append((address, message, sent))
         self._wake.set()
 
     async def _run(self) -> None:
-        engine = create_async_engine(
-            self._database.url,
-            poolclass=NullPool,
-            isolation_level="AUTOCOMMIT",
-            connect_args={
-                "timeout": _TIMEOUT_S,
-                "command_timeout": _TIMEOUT_S,
-                "server_settings": {"application_name": "spade-coreason mailbox", "synchronous_commit": "off"},
-            },
-        )
+        # Nothing of it is stored, so that it waits for no disk and no standby.
+        engine = self._database.make_engine("spade-coreason mailbox", _TIMEOUT_S, _TIMEOUT_S, {"synchronous_commit": "off"})
         try:
             while True:
                 with suppress(*self._database.driver_errors):
@@ -108,7 +110,7 @@ class WorkerMailbox:
                         driver: Any = (await connection.get_raw_connection()).driver_connection
                         driver.add_termination_listener(lambda _: self._wake.set())
                         try:
-                            await driver.add_listener(self.address, self._take)
+                            await self._listen(driver)
                             self._is_open.set()
                             await self._serve(driver)
                         finally:
@@ -116,9 +118,13 @@ class WorkerMailbox:
                                 self._is_open.clear()
                                 self._on_lost()
                             driver.terminate()
-                await asyncio.sleep(_RETRY_S)
+                await asyncio.sleep(self._pause_s)
+                self._pause_s = _RETRY_S
         finally:
             await engine.dispose()
+
+    async def _listen(self, driver: Any) -> None:
+        await driver.add_listener(self.address, self._take)
 
     def _take(self, driver: object, pid: int, channel: str, message: object) -> None:
         try:
@@ -140,8 +146,66 @@ class WorkerMailbox:
 
     async def _send(self, driver: Any) -> None:
         batch = self._unsent[:_MAX_BATCH]
-        await driver.fetch(_SEND_SQL, [address for address, _, _ in batch], [message for _, message, _ in batch])
+        await driver.fetch(self._send_sql, [address for address, _, _ in batch], [message for _, message, _ in batch])
         del self._unsent[: len(batch)]
         for _, _, sent in batch:
             if sent is not None and not sent.done():
                 sent.set_result(None)
+
+
+class WorkerBell(WorkerMailbox):
+    """The bell of a worker, which other workers ring when it has to look at something. Addresses are the ids of workers.
+
+    Messages are `LEASES_CHANGED`, `ALL_DOORS`, the id of the worker for its calls, and "" if some may have been missed.
+
+    The channel has another random name with each connection, which stands in the row of the worker. Above a rate that no
+    workers have it is closed for a minute. Then, and while it has no connection, the worker has to look without being told.
+    """
+
+    _prefix = ""
+    # Versions before schema 0028 have no bells, but channels with these names.
+    _send_sql = (
+        "SELECT pg_notify(coalesce(channel, 'spade_coreason_' || CASE message WHEN 'leases' THEN message ELSE 'calls' END),"
+        " message) FROM unnest($1::text[], $2::text[]) AS ring(address, message) JOIN workers ON address IN ('', id::text)"
+    )
+    _counted_from = 0.0
+    _count = 0
+
+    def __init__(self, database: Database) -> None:
+        super().__init__(database, lambda message: None, lambda: None)
+
+    def answer(self, on_message: Callable[[str], object]) -> None:
+        """Call a function with each message from now on."""
+        self._on_message = on_message
+        on_message("")
+
+    def ring(self, address: str, message: str) -> None:
+        """Ring the bell of a worker, or those of `EVERYBODY`, soon. Without a connection this is forgotten."""
+        if self.is_open:
+            self.post(address, message)
+
+    async def close(self) -> None:
+        """Ring what is left, and end it."""
+        if self.is_open:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_TIMEOUT_S):
+                    await self.send(EVERYBODY, [LEASES_CHANGED])
+        await super().close()
+
+    async def _listen(self, driver: Any) -> None:
+        self.address = f"{_PREFIX}{token_hex(16)}"
+        await super()._listen(driver)
+        await driver.execute("UPDATE workers SET channel = $1 WHERE id = $2", self.address, self._database.worker_id)
+        self._on_message("")
+
+    def _take(self, driver: Any, pid: int, channel: str, message: object) -> None:
+        now = asyncio.get_running_loop().time()
+        if now > self._counted_from + 1:
+            self._counted_from, self._count = now, 0
+        self._count += 1
+        if self._count <= _MAX_RINGS:
+            super()._take(driver, pid, channel, message)
+        elif not driver.is_closed():
+            log.warning("more than %d notifications came in a second; for a minute this worker looks each second", _MAX_RINGS)
+            self._pause_s = _CLOSED_S
+            driver.terminate()

@@ -10,17 +10,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy.ext.asyncio import create_async_engine
-from sqlalchemy.pool import NullPool
-
 from ..backends.database import Database
-from .calls import ALL_DOORS, CALLS_CHANNEL
-from .leases import LEASES_CHANNEL, RENEW_SQL, Reach, WorkerTerms
+from .leases import RENEW_SQL, Reach, WorkerTerms
+from .mailbox import EVERYBODY, LEASES_CHANGED
 
 _RENEWALS = 4
 """The number of renewals in the time of a lease."""
 LAPSED = 0.7
 """The part of that time after which a worker does no more: it cannot know whether another one has taken over."""
+_LOOK_S = 1.0
+"""The time between two looks of a worker that is not told."""
 _CUT_BY = 0.85
 """The part of that time by which the sessions must be cut, or the process ends."""
 
@@ -32,8 +31,7 @@ class LeaseHandlers:
     `on_renewed` follows each renewal, and each change of the leases by another worker. `on_lapsed` has to cut the sessions with
     the XMPP server, and `on_restored` may let them begin again. `on_lost` ends the process.
 
-    `on_called` gets the payload of each NOTIFY about calls that concerns the worker (calls.py), and "" if some may be missed,
-    because the connection is new.
+    `on_called` gets each other message of the bell (mailbox.py): to look at calls, at the doors, or with "" at both.
     """
 
     on_renewed: Callable[[], object]
@@ -74,6 +72,7 @@ class LeaseRenewal:
 
     def start(self) -> None:
         """Begin. The lease has just been taken."""
+        self._database.bell.answer(self._take)
         self._thread.start()
 
     async def stop(self) -> None:
@@ -129,6 +128,12 @@ class LeaseRenewal:
         """The seconds until the lease ends, if it is not renewed."""
         return self._renewed_at + self._terms.lease_s - time.monotonic()
 
+    def _take(self, message: str) -> None:
+        if message == LEASES_CHANGED:
+            self._handlers.on_renewed()
+        else:
+            self._handlers.on_called(message)
+
     # In the thread
 
     def _run_thread(self) -> None:
@@ -139,30 +144,13 @@ class LeaseRenewal:
 
     async def _run(self) -> None:
         self._loop = asyncio.get_running_loop()
-        lease_s = self._terms.lease_s
-        engine = create_async_engine(
-            self._database.url,
-            poolclass=NullPool,
-            isolation_level="AUTOCOMMIT",
-            connect_args={
-                "timeout": self.interval_s,
-                "command_timeout": self.interval_s,
-                "server_settings": {
-                    "application_name": "spade-coreason lease",
-                    "lock_timeout": f"{self.interval_s:g}s",
-                    "tcp_user_timeout": f"{lease_s:g}s",
-                },
-            },
-        )
+        engine = self._database.make_engine("spade-coreason lease", self.interval_s, self.interval_s)
         watch = asyncio.create_task(self._watch())
         try:
             while not self._is_over.is_set():
                 with suppress(*self._database.driver_errors):
                     async with engine.connect() as connection:
                         driver: Any = (await connection.get_raw_connection()).driver_connection
-                        await driver.add_listener(LEASES_CHANNEL, lambda *_: self._call(self._handlers.on_renewed))
-                        await driver.add_listener(CALLS_CHANNEL, self._on_called)
-                        self._call(lambda: self._handlers.on_called(""))
                         try:
                             await self._renew(driver)
                         finally:
@@ -172,10 +160,6 @@ class LeaseRenewal:
         finally:
             watch.cancel()
             await engine.dispose()
-
-    def _on_called(self, driver: object, pid: int, channel: str, payload: object) -> None:
-        if payload in (str(self._worker), ALL_DOORS):
-            self._call(lambda: self._handlers.on_called(str(payload)))
 
     async def _renew(self, driver: Any) -> None:
         while not self._is_over.is_set():
@@ -201,7 +185,7 @@ class LeaseRenewal:
                 self._settled_at = began_at + self._terms.lease_s / 2
             self._renewed_at = began_at
             if untold is not None:
-                await driver.execute(f"NOTIFY {LEASES_CHANNEL}")
+                self._call(lambda: self._database.bell.ring(EVERYBODY, LEASES_CHANGED))
                 if self._untold is untold:
                     self._untold = None
             self._stored_snapshot = snapshot
@@ -209,8 +193,12 @@ class LeaseRenewal:
                 self._is_lapsed = False
                 self._main_loop.call_soon_threadsafe(self._handlers.on_restored)
             self._call(self._handlers.on_renewed)
+            interval_s = self.interval_s
+            if not self._database.bell.is_open:
+                self._call(lambda: self._handlers.on_called(""))
+                interval_s = min(interval_s, _LOOK_S)
             with suppress(TimeoutError):
-                async with asyncio.timeout(max(0.0, began_at + self.interval_s - time.monotonic())):
+                async with asyncio.timeout(max(0.0, began_at + interval_s - time.monotonic())):
                     await self._wake.wait()
 
     async def _watch(self) -> None:

@@ -2,7 +2,7 @@
 # Installs from Debian what the tests run against, without starting any system service. Does nothing when all is there.
 set -eu
 
-SERVERS="prosody lua-dbi-sqlite3 ejabberd nginx libnginx-mod-stream go-sendxmpp profanity tmux postgresql iproute2 valgrind prometheus"
+SERVERS="prosody lua-dbi-sqlite3 ejabberd nginx libnginx-mod-stream go-sendxmpp profanity tmux postgresql pgbouncer iproute2 valgrind prometheus"
 PACKAGES="${*:-$SERVERS}"  # `make browser` names another one
 POLICY=/usr/sbin/policy-rc.d
 

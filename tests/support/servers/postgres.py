@@ -6,14 +6,16 @@ import itertools
 import os
 import pwd
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 from tests.support.databases import execute
@@ -39,6 +41,7 @@ class Postgres:
     port: int
     durable: bool = False
     _process: subprocess.Popen[bytes] | None = field(default=None)
+    _frozen: list[int] = field(default_factory=list)
 
     def url(self) -> str:
         """Create a schema with a user who owns it; return their URL."""
@@ -51,16 +54,29 @@ class Postgres:
         """The address at which it listens."""
         return "127.0.0.1"
 
-    def second_url(self, url: str) -> str:
+    def second_url(self, url: str, encoding: str = "UTF8") -> str:
         """Create a database beside that of `url`, for the same user; return its URL."""
         user, name = url.removeprefix("postgresql+asyncpg://").partition(":")[0], f"second_{next(_numbers)}"
-        execute(self._owner, f"CREATE DATABASE {name} OWNER {user}")
+        execute(self._owner, f"CREATE DATABASE {name} OWNER {user} ENCODING '{encoding}' TEMPLATE template0")
         return f"{url.removesuffix('/postgres')}/{name}"
 
     @property
     def _owner(self) -> str:
         # The user who runs the tests connects by the socket, which no other user can reach; the port requires a password.
         return f"postgresql+asyncpg://{USER}@/postgres?host={self.directory}&port={self.port}"
+
+    def promote(self) -> None:
+        """Let a standby take writes from now on."""
+        execute(self._owner, "SELECT pg_promote()")
+
+    def set(self, name: str, value: str) -> None:
+        """Change a setting of the running server, also for open connections."""
+        execute(self._owner, f"ALTER SYSTEM SET {name} = {value}")
+        execute(self._owner, "SELECT pg_reload_conf()")
+
+    def run(self, sql: str) -> list[dict[str, Any]]:
+        """Run a statement as the owner of the cluster, and return its rows."""
+        return execute(self._owner, sql)
 
     @property
     def pid(self) -> int:
@@ -81,7 +97,7 @@ class Postgres:
         options = [part for setting in settings for part in ("-c", setting)]
         with (self.directory / "log").open("ab") as log:
             self._process = subprocess.Popen(
-                [*_unprivileged(), str(self.programs / "postgres"), "-D", str(self.directory / "data"), *options],
+                [*unprivileged(), str(self.programs / "postgres"), "-D", str(self.directory / "data"), *options],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -103,10 +119,21 @@ class Postgres:
         """Stop the cluster at once, without a checkpoint, as a crash does."""
         self._end("QUIT")
 
-    def _end(self, signal: str) -> None:
+    def freeze(self) -> None:
+        """Freeze all processes of the cluster until its end. Nothing tells its clients."""
+        found = self.run("SELECT pid FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
+        self._frozen = [self.pid, *(int(row["pid"]) for row in found)]
+        for pid in self._frozen:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGSTOP)
+
+    def _end(self, number: str) -> None:
         if self._process is None:
             return
-        subprocess.run([*_unprivileged(), "kill", f"-{signal}", str(self.pid)], check=True)
+        subprocess.run([*unprivileged(), "kill", f"-{number}", str(self.pid)], check=True)
+        for pid in self._frozen:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
         self._process.wait(20)
         self._process = None
 
@@ -116,12 +143,7 @@ def postgres(durable: bool = False) -> Iterator[Postgres]:
     """Start a private cluster and delete it afterwards."""
     programs = _programs()
     assert programs is not None
-    # Not pytest's directory: if we are root, the user of PostgreSQL may not read it. The path of a socket must be short, too.
-    with tempfile.TemporaryDirectory(prefix="pg-") as name:
-        directory = Path(name)
-        if os.geteuid() == 0:
-            owner = pwd.getpwnam(_user())
-            os.chown(directory, owner.pw_uid, owner.pw_gid)
+    with _directory() as directory:
         initdb = [
             str(programs / "initdb"),
             "-D",
@@ -132,15 +154,51 @@ def postgres(durable: bool = False) -> Iterator[Postgres]:
             f"--auth-host={_login_method(durable)}",
             "--no-sync",
         ]
-        subprocess.run(
-            [*_unprivileged(), *initdb, "-E", "UTF8", "--locale=C"], check=True, stdout=subprocess.DEVNULL, cwd=directory
-        )
-        server = Postgres(directory, programs, _free_port(), durable)
-        server.start()
-        try:
+        _run([*initdb, "-E", "UTF8", "--locale=C"], directory)
+        with _run_server(Postgres(directory, programs, _free_port(), durable)) as server:
             yield server
-        finally:
-            server.kill()
+
+
+@contextmanager
+def standby_of(primary: Postgres) -> Iterator[Postgres]:
+    """Start a standby, for which each commit of its primary waits from then on. Delete it afterwards."""
+    with _directory() as directory:
+        copy = [str(primary.programs / "pg_basebackup"), "-D", str(directory / "data"), "-h", str(primary.directory)]
+        _run([*copy, "-p", str(primary.port), "-U", USER, "--write-recovery-conf", "--checkpoint=fast", "--no-sync"], directory)
+        with _run_server(Postgres(directory, primary.programs, _free_port(), primary.durable)) as server:
+            primary.set("synchronous_standby_names", "'*'")
+            synchronous = "SELECT 1 FROM pg_stat_replication WHERE sync_state = 'sync'"
+            for _ in range(600):
+                if primary.run(synchronous):
+                    break
+                threading.Event().wait(0.02)
+            else:
+                raise AssertionError("the standby does not follow")
+            yield server
+
+
+@contextmanager
+def _directory() -> Iterator[Path]:
+    # Not pytest's directory: if we are root, the user of PostgreSQL may not read it. The path of a socket must be short, too.
+    with tempfile.TemporaryDirectory(prefix="pg-") as name:
+        directory = Path(name)
+        if os.geteuid() == 0:
+            owner = pwd.getpwnam(_user())
+            os.chown(directory, owner.pw_uid, owner.pw_gid)
+        yield directory
+
+
+@contextmanager
+def _run_server(server: Postgres) -> Iterator[Postgres]:
+    server.start()
+    try:
+        yield server
+    finally:
+        server.kill()
+
+
+def _run(command: list[str], directory: Path) -> None:
+    subprocess.run([*unprivileged(), *command], check=True, stdout=subprocess.DEVNULL, cwd=directory)
 
 
 def _login_method(durable: bool) -> str:
@@ -169,7 +227,7 @@ def _user() -> str:
         return "nobody"
 
 
-def _unprivileged() -> list[str]:
+def unprivileged() -> list[str]:
     """Return the prefix of a command that drops root, because PostgreSQL refuses to run as root."""
     if os.geteuid() != 0:
         return []

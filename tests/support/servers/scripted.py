@@ -26,6 +26,8 @@ class Peer:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
         self.is_secure = False
+        self.domain = ""
+        """The domain of the client's account."""
         self.clear = self.secure = ""
         self._unread = ""
 
@@ -50,7 +52,7 @@ class Peer:
 
     async def offer(self, features: str, then: str = "") -> None:
         """Answer the client's header with our own and with these features. `then` leaves together with them."""
-        await self.expect(r"<stream:stream[^>]*>")
+        self.domain = (await self.expect(r"<stream:stream[^>]*\bto='([^']*)'[^>]*>"))[1]
         self.send(f"{HEADER}<stream:features>{features}</stream:features>{then}")
 
     async def start_tls(self, context: ssl.SSLContext, then: str = "") -> None:
@@ -65,13 +67,14 @@ class Peer:
         await self.log_in(BIND)
         await self.drain()
 
-    async def log_in(self, features: str) -> None:
-        """Let any account log in by PLAIN or ANONYMOUS, offer these features, and bind."""
+    async def log_in(self, features: str, jid: str | None = None) -> None:
+        """Let any account log in by PLAIN or ANONYMOUS, offer these features, and bind, as `a` or `jid`."""
         await self.expect(r"<auth[^>]*>")
         self.send(f"<success xmlns='{SASL}'/>")
         await self.offer(features)
         request = await self.expect(r"<iq[^>]*id=[\"']([^\"']*)[^>]*>")
-        bound = BIND.replace("/>", "><jid>a@localhost/agent</jid></bind>")
+        jid = f"a@{self.domain}/agent" if jid is None else jid
+        bound = BIND.replace("/>", f"><jid>{jid}</jid></bind>")
         self.send(f"<iq type='result' id='{request[1]}'>{bound}</iq>")
 
     async def drain(self) -> None:
