@@ -29,7 +29,7 @@ def load_doors() -> None:
     doors, url = Doors(), "http://127.0.0.1:8080"
     make_openai_routes(doors, url)
     make_a2a_routes(doors, url)
-    make_mcp_routes(doors, 1)
+    make_mcp_routes(doors)
 
 
 async def main() -> None:

@@ -30,6 +30,8 @@ TASK_EVENT = "ai.coreason.a2a.task"
 _CONTEXT_TURNS = 20
 """The newest turns of a conversation, of which the last with a context gives it."""
 _MAX_ID_CHARACTERS = 500
+_MAX_EVENTS = 20_000
+"""The most events of all streams of a request."""
 _MAX_EMPTY_STREAMS = 3
 """Streams without anything new that end before the task does, after which it is only polled."""
 
@@ -68,6 +70,7 @@ class Exchange:
     """The key of the question that the last message answers."""
     _written: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """What earlier rounds have written, as `ReplyWriter.written`."""
+    _event_count: int = 0
     _events: tuple[StreamResponse, AsyncGenerator[StreamResponse]] | None = field(default=None)
     """The first event of an answer that has just begun, and those after it."""
 
@@ -149,6 +152,7 @@ class Exchange:
         ParseDict({"parts": parts}, message)
         self._events = await connection.send(message)
         first = self._events[0]
+        self._require_own(first)
         if max(map(len, _ids_of(first))) > _MAX_ID_CHARACTERS:
             limit = f"{_MAX_ID_CHARACTERS:,}"
             raise UnusableAnswerError(translate("the id of its task has more than {limit} characters", limit=limit))
@@ -179,7 +183,7 @@ class Exchange:
                 if events is None:
                     connection, task = await self._fetch_task(failure, give_up_at_s)
                     give_up_at_s = None
-                    if (end := await self._write_task(task, writer)) is not None:
+                    if (end := await self._write_event(StreamResponse(task=task), writer)) is not None:
                         return end
                     if connection.is_streaming and empty_streams < _MAX_EMPTY_STREAMS:
                         events, is_rejoined = await connection.subscribe(self.task_id), True
@@ -187,6 +191,7 @@ class Exchange:
                     empty_streams += 1
                     async with aclosing(_chain(*events)) as chained:
                         async for event in chained:
+                            self._count_event()
                             if is_rejoined and _may_be_known(event):
                                 event = StreamResponse(task=await connection.get_task(self.task_id))
                             if (end := await self._write_event(event, writer)) is not None:
@@ -207,6 +212,11 @@ class Exchange:
                 if not error.is_transient or loop.time() >= give_up_at_s:
                     raise
             await asyncio.sleep(self.poll_s)
+
+    def _count_event(self) -> None:
+        self._event_count += 1
+        if self._event_count > _MAX_EVENTS:
+            raise UnusableAnswerError(translate("its answer has more than {limit} messages", limit=f"{_MAX_EVENTS:,}"))
 
     async def _fetch_task(self, failure: RemoteAgentError | None, give_up_at_s: float | None) -> tuple[Connection, Task]:
         """Fetch the task. Raise `failure` at the time `give_up_at_s` of the loop."""
@@ -229,6 +239,7 @@ class Exchange:
 
     async def _write_event(self, event: StreamResponse, writer: ReplyWriter) -> dict[str, Any] | None:
         """Write an event. Return the end of the task if it has ended or needs something."""
+        self._require_own(event)
         if event.HasField("task"):
             return await self._write_task(event.task, writer)
         if event.HasField("message"):
@@ -239,6 +250,11 @@ class Exchange:
             await writer.add_artifact(update.artifact, append=update.append, is_last=update.last_chunk)
             return None
         return await self._write_status(event.status_update.status, writer)
+
+    def _require_own(self, event: StreamResponse) -> None:
+        """Raise UnusableAnswerError for an event of another task. A message may name none."""
+        if self.task_id and _ids_of(event)[0] not in ("", self.task_id):
+            raise UnusableAnswerError(translate("its answer belongs to another task"))
 
     async def _write_task(self, task: Task, writer: ReplyWriter) -> dict[str, Any] | None:
         await writer.follow_task(task.artifacts, is_over=task.status.state in _ENDED)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import httpx
@@ -9,6 +10,7 @@ import httpx
 from spade_coreason.domain.environment.https_trust import HttpsTrust
 from spade_coreason.domain.environment.proxies import find_proxy
 from spade_coreason.domain.observability.tracing import TURN_TRACE
+from spade_coreason.domain.texts.answer_meter import AnswerMeter, AnswerTooLargeError
 from spade_coreason.domain.texts.translation import translate
 from spade_coreason.exceptions import FetchError
 from spade_coreason.runtime.url_policy import UrlPolicy, parse_literal
@@ -18,9 +20,6 @@ from .options import RemoteOptions, origin_of
 
 MAX_MESSAGE_BYTES = 2**22
 """The longest answer, or event of a stream, that is read."""
-MAX_STREAM_BYTES = 2**25
-"""The most bytes of one stream of events."""
-_EVENT_ENDS = (b"\n\n", b"\r\r", b"\r\n\r\n")
 
 
 class PolicyTransport(httpx.AsyncBaseTransport):  # type: ignore[misc]  # httpx is not checked
@@ -62,7 +61,8 @@ class PolicyTransport(httpx.AsyncBaseTransport):  # type: ignore[misc]  # httpx 
         if response.headers.get("content-encoding", "identity") != "identity":
             await response.aclose()
             raise UnusableAnswerError(translate("it compresses its answer, although it was asked not to"))
-        has_events = response.headers.get("content-type", "").startswith("text/event-stream")
+        has_events = "text/event-stream" in response.headers.get("content-type", "")  # as the SDK decides it
+        response.encoding = "utf-8"  # by another one, the SDK would read other events than these
         response.stream = _LimitedStream(response.stream, has_events=has_events)
         return response
 
@@ -102,23 +102,15 @@ class _LimitedStream(httpx.AsyncByteStream):  # type: ignore[misc]  # httpx is n
         self._has_events = has_events
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        unended, total, tail = 0, 0, b""
-        async for piece in self._stream:
-            total += len(piece)
-            after = _bytes_after_last_event(tail, piece) if self._has_events else -1
-            unended = unended + len(piece) if after < 0 else after
-            tail = (tail + piece)[-3:]
-            if unended > MAX_MESSAGE_BYTES or total > MAX_STREAM_BYTES:
-                limit = f"{MAX_MESSAGE_BYTES if unended > MAX_MESSAGE_BYTES else MAX_STREAM_BYTES:,}"
-                raise UnusableAnswerError(translate("its answer has more than {limit} bytes", limit=limit))
-            yield piece
+        meter = AnswerMeter(self._has_events, MAX_MESSAGE_BYTES, 10_000)  # the SDK takes some microseconds for a value
+        try:
+            async for piece in self._stream:
+                for event in meter.divide(piece):
+                    yield event
+                    await asyncio.sleep(0)  # others go on between events that come at once
+            yield meter.end()
+        except AnswerTooLargeError as error:
+            raise UnusableAnswerError(translate(error.problem, limit=error.limit)) from error
 
     async def aclose(self) -> None:
         await self._stream.aclose()
-
-
-def _bytes_after_last_event(tail: bytes, piece: bytes) -> int:
-    """Return the number of bytes after the last end of an event; -1 if none ends in the piece."""
-    text = tail + piece
-    begin = max((text.rfind(end) + len(end) for end in _EVENT_ENDS if end in text), default=-1)
-    return -1 if begin < 0 else len(text) - begin

@@ -47,5 +47,5 @@ def build_web_server(
     if "mcp" in used:
         from ..doors import make_mcp_routes
 
-        routes.append(make_mcp_routes(doors, settings.limits.body_bytes))
+        routes.append(make_mcp_routes(doors))
     return WebServer(settings, find_caller, find_problem, routes)

@@ -30,6 +30,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
             "RetentionSettings",
             "ServerSettings",
             "Settings",
+            "WebLimits",
             "WebSettings",
         ],
         "validation": ["find_approver_problem", "find_ca_file_problem"],

@@ -37,6 +37,7 @@ from .settings import (
     RetentionSettings as RetentionSettings,
     ServerSettings as ServerSettings,
     Settings as Settings,
+    WebLimits as WebLimits,
     WebSettings as WebSettings,
 )
 from .validation import (

@@ -55,7 +55,7 @@ def _parse_toml(text: str, display_name: str) -> Any:
         match = re.search(r"\(at line (\d+), column (\d+)\)", str(error))
         line, column = (match[1], match[2]) if match else _end_position(text)
         place = f"{display_name}:{line}:{column}"
-        problem = re.sub(r" \(at .*\)$", "", str(error))
+        problem = str(error).partition(" (at ")[0]
         raise ConfigError(place, f"is not valid TOML: {_lower_first(problem)}; correct it there or just before") from error
 
 

@@ -157,7 +157,7 @@ class StorageSettings(Section):
 
     @field_serializer("url")
     def _hide_password(self, url: str) -> str:
-        return re.sub(r"(://[^/@:]*):.*@", r"\1:**********@", url, flags=re.DOTALL)
+        return re.sub(r"\A([^:]*://[^/@:]*):.*@", r"\1:**********@", url, flags=re.DOTALL)
 
 
 class RetentionLimits(Section):
@@ -582,6 +582,14 @@ class WebLimits(Section):
 
     body_bytes: Annotated[int, NotBool, Field(ge=1024)] = 12 * 2**20
     """The size in bytes of the largest body of a request. The default is enough for a picture of 8 MiB."""
+    webhook_bytes: Annotated[int, NotBool, Field(ge=1024)] = 2**20
+    """The size in bytes of the largest body that a webhook accepts."""
+    values: Count = 50_000
+    """The number of values in the largest JSON body: texts, numbers, keys of objects and the like. While a body is parsed,
+    other clients wait. Files and long texts take no time.
+    """
+    a2a_values: Count = 10_000
+    """The same for A2A, whose library takes some microseconds for each value."""
     header_bytes: Annotated[int, NotBool, Field(ge=1024)] = 32 * 2**10
     """The size in bytes of the first line and the headers of a request."""
     header_s: Annotated[Seconds, Field(gt=0)] = 10
@@ -593,11 +601,15 @@ class WebLimits(Section):
     idle_s: Annotated[Seconds, Field(gt=0)] = 75
     """Seconds after which a connection without a request is closed."""
     connections: Count = 1000
-    """The number of connections at once. It is lowered if the system permits fewer open files."""
+    """The number of connections at once. It is lowered if the system permits fewer open files. A quarter is kept for keys, and
+    for addresses that have shown one within the hour.
+    """
     connections_per_address: Count = 200
-    """The number of connections of one address at once; behind a proxy, the number of its requests."""
+    """The number of connections of one address at once; behind a proxy, the number of its requests. Those that have shown a key
+    do not count.
+    """
     requests_per_key: Count = 200
-    """The number of requests with one key that are answered at once, such as open streams."""
+    """The number of requests with one key that are answered at once, such as open streams, and of connections for it."""
 
 
 class OpenAISettings(Section):
@@ -671,6 +683,11 @@ class MetricsSettings(Section):
     """The address and the port to listen at, by HTTP without a password. All who reach it can read the JIDs of the agents and
     their numbers, and no texts or names of people. Let your firewall admit Prometheus alone if it is not an address of this
     machine. `0.0.0.0:9464` means all IPv4 addresses, and `"[::]:9464"` those of IPv6.
+    """
+    hosts: tuple[Domain, ...] = ()
+    """The names by which the metrics are read, such as `[metrics.example.org]`. Requests for others are refused, so that no web
+    site reads them by a name of its own. Loopback names and the address of `listen` are always served. Default: every name,
+    unless `listen` is an address of this machine itself.
     """
 
     @property

@@ -12,10 +12,12 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 log = logging.getLogger(__name__)
 
@@ -27,6 +29,9 @@ _MAX_PROGRAMS = 4
 _PROGRAM = Path(__file__).with_name("json_schema_main.py")
 
 _threads = ThreadPoolExecutor(_MAX_PROGRAMS, "json-schema")
+_busy_programs = threading.BoundedSemaphore(_MAX_PROGRAMS)
+_locks = WeakValueDictionary[str, asyncio.Lock]()
+"""A lock for each owner of checks."""
 _idle_programs: list[subprocess.Popen[bytes]] = []
 os.register_at_fork(after_in_child=_idle_programs.clear)  # the parent reads their answers
 
@@ -45,13 +50,20 @@ async def find_problems(values: Sequence[Any], schema: Mapping[str, Any], root: 
     return await asyncio.get_running_loop().run_in_executor(_threads, _find_problems, values, schema, root)
 
 
+async def check_for(owner: str, check: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function that checks values in a thread. Checks of one owner run in turn, so that those of others do not wait."""
+    async with _locks.setdefault(owner, asyncio.Lock()):
+        return await asyncio.get_running_loop().run_in_executor(_threads, check, *arguments)
+
+
 def _find_problems(values: Sequence[Any], schema: Mapping[str, Any], root: str) -> list[str | None]:
     try:
         request = json.dumps({"values": list(values), "schema": schema, "root": root}, default=str)
     except (TypeError, ValueError, RecursionError) as error:
         return [f"{root}: it cannot be written as JSON ({error})"] * len(values)
     try:
-        answer = _ask(request.encode() + b"\n")
+        with _busy_programs:
+            answer = _ask(request.encode() + b"\n")
     except OSError as error:
         log.error("the program that checks JSON Schemas does not run: %s", error)
         return [f"{root}: it could not be checked against its JSON Schema"] * len(values)
@@ -77,13 +89,11 @@ def _ask(request: bytes) -> bytes:
             answer = program.stdout.readline()
         except OSError:  # it has ended
             answer = b""
-        if answer and len(_idle_programs) < _MAX_PROGRAMS:
-            _idle_programs.append(program)
-        else:
-            program.kill()
-            program.communicate()
         if answer:
+            _idle_programs.append(program)
             return answer
+        program.kill()
+        program.communicate()
         if is_new:
             raise OSError(f"it ended with exit code {program.returncode}")
 

@@ -7,6 +7,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submod_attrs={
         "a2a.routes": ["make_a2a_routes"],
+        "addresses": ["LOOPBACK_NAMES", "split_host"],
         "authentication": ["FindCaller"],
         "doors": ["Doors"],
         "files": ["make_file_routes"],

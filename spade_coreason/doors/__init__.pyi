@@ -1,6 +1,10 @@
 from .a2a.routes import (
     make_a2a_routes as make_a2a_routes,
 )
+from .addresses import (
+    LOOPBACK_NAMES as LOOPBACK_NAMES,
+    split_host as split_host,
+)
 from .authentication import (
     FindCaller as FindCaller,
 )

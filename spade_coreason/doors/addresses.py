@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from urllib.parse import urlsplit
 
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
+# The whole text counts: `urlsplit` takes "[::1].evil.example" for "::1".
+_HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^\[\]:@/?#\s]+)(?::(\d{0,5}))?")
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _IPV6_PREFIX = 64  # one client has as many addresses below it as it likes
 
@@ -20,12 +23,15 @@ def parse_address(text: str) -> IPv4Address | IPv6Address | None:
     return getattr(address, "ipv4_mapped", None) or address
 
 
-def group_address(text: str) -> str:
-    """Return the name under which a client is counted: its IPv4 address, or the network of its IPv6 address."""
-    address = parse_address(text)
-    if isinstance(address, IPv6Address):
-        return str(ip_network((address, _IPV6_PREFIX), strict=False))
-    return str(address) if address is not None else text
+def group_address(text: str, ipv4_prefix: int = 32, ipv6_prefix: int = _IPV6_PREFIX) -> str:
+    """Return the name under which a client is counted: its IPv4 address, or the network of its IPv6 address.
+
+    Smaller prefixes count a whole block as one.
+    """
+    if (address := parse_address(text)) is None:
+        return text
+    prefix = ipv6_prefix if isinstance(address, IPv6Address) else ipv4_prefix
+    return str(address) if prefix == 32 else str(ip_network((address, prefix), strict=False))
 
 
 class Proxies:
@@ -51,13 +57,11 @@ class Proxies:
         return None
 
 
-def split_host(host: str, scheme: str) -> tuple[str, int]:
-    """Return the name and the port of a `Host` header. ValueError if it is none."""
-    parts = urlsplit(f"//{host}")
-    if not parts.hostname or parts.path or parts.query or parts.fragment or "@" in parts.netloc:
-        raise ValueError("not a host")
-    name = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    return name.rstrip("."), parts.port or _DEFAULT_PORTS.get(scheme, 0)
+def split_host(host: str, scheme: str = "http") -> tuple[str, int]:
+    """Return the name and the port of a `Host` header. The name is "" if it is none."""
+    if (found := _HOST.fullmatch(host.lower())) is None:
+        return "", 0
+    return found[1].rstrip("."), int(found[2] or _DEFAULT_PORTS.get(scheme, 0))
 
 
 def origin_of(url: str) -> str:

@@ -61,7 +61,8 @@ class Authentication:
             text = f"{self._requests_per_key} requests with this key run already; wait for the end of one"
             raise HttpError(429, text, retry_after_s=_BUSY_S)
         self._running[caller.name] += 1
-        scope.setdefault("state", {})["caller"] = caller
+        scope["state"]["caller"] = caller
+        scope["state"]["slot"].show_key(caller.name)
         try:
             await self._app(scope, receive, send)
         finally:

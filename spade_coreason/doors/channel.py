@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from secrets import token_hex
+from sys import getsizeof
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from uuid import UUID
 
@@ -31,13 +32,12 @@ from ..runtime import (
     RequestState,
 )
 from .caller import TRACEPARENT, Caller
+from .unread import UnreadBytes
 
 if TYPE_CHECKING:
     from ..storage import Commit
 
 _CONTEXT = RequestContext(wants_thoughts=True)
-_MAX_UNREAD_CHARACTERS = 16 * 2**20
-"""The most characters of a reply that wait for a caller who does not read them. It gets the stored reply when it asks again."""
 _SILENCE_S = 5.0
 """The time after which a request that was refused without a word counts as refused."""
 
@@ -74,7 +74,8 @@ class DoorReply:
     """The events of one reply, as they come: `async for event in reply`. The last one is final.
 
     If it `waits`, a request that asks a person goes on here once they have answered: `request.parked` is not the last event.
-    Close it when the caller is gone. Its request goes on.
+    Close it when the caller is gone. Its request goes on. All its events count as unread until then, or until they are taken by
+    `take_all` or forgotten by `free`.
     """
 
     def __init__(self, source: ReplySource, caller: Caller, request_id: UUID, *, waits: bool) -> None:
@@ -89,7 +90,8 @@ class DoorReply:
         self.is_parked = False
         """True while the request waits for a person's answer."""
         self._events: deque[tuple[DoorEvent, int]] = deque()
-        self._unread_characters = 0
+        self._unread = UnreadBytes(caller.name)
+        self._read_bytes = 0
         self._arrival = asyncio.Event()
         self._is_over = False
 
@@ -102,15 +104,20 @@ class DoorReply:
                 raise StopAsyncIteration
             self._arrival.clear()
             await self._arrival.wait()
-        event, characters = self._events.popleft()
-        self._unread_characters -= characters
+        event, size = self._events.popleft()
+        self._read_bytes += size
         return event
+
+    def free(self) -> None:
+        """Count what was read no longer: the caller has it."""
+        self._unread.size -= self._read_bytes
+        self._read_bytes = 0
 
     def take_all(self) -> list[DoorEvent]:
         """Return the events that wait to be read; they are read then."""
         taken = [event for event, _ in self._events]
         self._events.clear()
-        self._unread_characters = 0
+        self._unread.size = self._read_bytes = 0
         return taken
 
     @property
@@ -118,20 +125,21 @@ class DoorReply:
         """True if an event waits to be read, or the reply is over."""
         return bool(self._events) or self._is_over
 
-    def put(self, event: DoorEvent, characters: int = 0) -> None:
-        """Add an event, whose JSON has so many characters. What comes after the last one is dropped."""
+    def put(self, event: DoorEvent, size: int = 0) -> None:
+        """Add an event, whose JSON has so many bytes. What comes after the last one is dropped.
+
+        If too much waits for this key, the reply ends here, and can be fetched.
+        """
         if self._is_over:
             return
-        self._unread_characters += characters
-        if self._unread_characters > _MAX_UNREAD_CHARACTERS:
-            self._events.clear()
-            self._unread_characters = characters = 0
-            event = self._interruption("the reply was not read in time")
+        if not self._unread.add(size):
+            self.take_all()
+            event, size = self._interruption("too much waits to be read with this key"), 0
         self.is_parked = event.type == "request.parked"
         self._is_over = event.is_final and not (self.is_parked and self.waits)
         if self._is_over:
             self._source.forget(self)
-        self._events.append((event, characters))
+        self._events.append((event, size))
         self._arrival.set()
 
     def interrupt(self, reason: str) -> None:
@@ -144,6 +152,7 @@ class DoorReply:
     def close(self) -> None:
         """Read no further events."""
         self._is_over = True
+        self.take_all()
         self._arrival.set()
         self._source.forget(self)
 
@@ -325,7 +334,7 @@ class DoorChannel(Channel):
             fields = from_json(message.content)
             event = DoorEvent(fields["type"], fields["data"])
             if (reply := self._replies.get(message.recipient)) is not None:
-                reply.put(event, len(message.content))
+                reply.put(event, getsizeof(message.content))
             message.acknowledge()
             if event.type in ANSWERED:
                 self._go_on(bare_jid(message.recipient), UUID(fields["request"]))

@@ -14,12 +14,15 @@ from starlette.routing import Route
 
 from ..contracts.base import utc_now
 from ..storage import DoorRepository, NewFile, TooManyFilesError, find_file
+from .addresses import group_address
 from .caller import Caller
 from .doors import Doors
 from .errors import HttpError
 from .server import DoorRoutes
+from .unread import UnreadBytes
 
 FILES_PATH = "/files"
+_BUSY_S = 5.0
 _PLAIN_TYPES = frozenset({"application/pdf", "application/json", "text/plain", "text/csv", "text/markdown", "application/zip"})
 _PLAIN_KINDS = ("image", "audio", "video", "font")
 _ACTIVE_TYPES = frozenset({"image/svg+xml"})
@@ -34,6 +37,8 @@ def make_file_routes(doors: Doors) -> DoorRoutes:
         file = None if database is None else await find_file(database, request.path_params["token"], utc_now())
         if file is None:
             raise HttpError(404, "there is no such file, or it was deleted; files are kept for seven days")
+        if not UnreadBytes(group_address(request.scope["client"][0])).add(len(file.data)):
+            raise HttpError(503, "too much waits to be read from your address; read it, and try again", retry_after_s=_BUSY_S)
         headers = {
             "Content-Disposition": f"attachment; filename*=UTF-8''{quote(file.name, safe='')}",
             "Content-Security-Policy": _POLICY,

@@ -17,10 +17,11 @@ from ..config import WebSettings
 from ..domain.environment.loopback import is_loopback
 from ..domain.observability.tracing import read_traceparent
 from ..domain.texts.error_chain import describe_error_chain
-from .addresses import LOOPBACK_NAMES, Proxies, group_address, origin_of, parse_address, split_host
+from .addresses import LOOPBACK_NAMES, origin_of, parse_address, split_host
 from .caller import TRACEPARENT
+from .connections import ConnectionPools
 from .errors import HttpError, make_error_response, path_of
-from .limits import HttpLimits, check_request
+from .limits import check_request
 
 log = logging.getLogger(__name__)
 
@@ -33,25 +34,22 @@ _SECURITY_HEADERS = {
 }
 FAILURE = HttpError(500, "the server failed to do this; its log has the reason")
 _STOP_S = 5.0
-_BUSY_S = 5.0
 _WILDCARDS = ("0.0.0.0", "::")
 
 
 class RequestGuard:
     """Let only requests to this server reach the application, and only from where they may come."""
 
-    def __init__(self, app: ASGIApp, settings: WebSettings, limits: HttpLimits, proxies: Proxies) -> None:
+    def __init__(self, app: ASGIApp, settings: WebSettings, connections: ConnectionPools) -> None:
         self._app = app
-        self._limits = limits
-        self._proxies = proxies
+        self._limits = settings.limits
+        self._connections = connections
         self._has_tls = settings.tls is not None
         names = {split_host(urlsplit(settings.public_url).netloc, urlsplit(settings.public_url).scheme)[0]}
         if settings.host not in _WILDCARDS:
             names.add(f"[{settings.host}]" if ":" in settings.host else settings.host.lower())
         self._hosts = frozenset(names) | LOOPBACK_NAMES
         self._origins = frozenset({origin_of(settings.public_url), *settings.cors_origins})
-        self._running = Counter[str]()
-        """The requests of each client behind a proxy."""
         self.responses: Counter[int] = Counter()
         """The answers since the start, by status."""
         self.is_stopping = False
@@ -74,9 +72,11 @@ class RequestGuard:
     async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             raise HttpError(HTTPStatus.NOT_IMPLEMENTED, "only HTTP is served here")
+        if (refusal := scope["state"]["slot"].refusal) is not None:
+            raise refusal
         check_request(scope, self._limits)
         peer = scope["client"][0] if scope.get("client") else ""
-        is_proxied = peer in self._proxies
+        is_proxied = peer in self._connections.proxies
         if is_proxied:
             self._read_forwarding(scope)
         scope["headers"] = [(name, value) for name, value in scope["headers"] if name not in _FORWARDING_HEADERS]
@@ -97,22 +97,19 @@ class RequestGuard:
         if not is_proxied:
             await self._app(scope, receive, send)
             return
-        client = group_address(scope["client"][0])
-        if self._running[client] >= self._limits.connections_per_address:
-            raise HttpError(429, "your address has too many requests in progress; wait for one", retry_after_s=_BUSY_S)
-        self._running[client] += 1
+        slot = scope["state"]["slot"] = self._connections.enter(scope["client"][0])
+        if slot.refusal is not None:
+            raise slot.refusal
         try:
             await self._app(scope, receive, send)
         finally:
-            self._running[client] -= 1
-            if not self._running[client]:
-                del self._running[client]
+            slot.move()
 
     def _read_forwarding(self, scope: Scope) -> None:
         """Take the client, the scheme and the host from the headers of a proxy."""
         headers = Headers(scope=scope)
         forwarded_for = ",".join(headers.getlist("x-forwarded-for"))
-        client = self._proxies.find_client(forwarded_for) if forwarded_for else None
+        client = self._connections.proxies.find_client(forwarded_for) if forwarded_for else None
         if client is not None:
             scope["client"] = (client, 0)
         scheme = headers.get("x-forwarded-proto", "").rpartition(",")[2].strip().lower()
@@ -126,10 +123,7 @@ class RequestGuard:
     def _check_names(self, headers: Headers, scheme: str) -> None:
         """Refuse a request for another host, and one of the page of another web site."""
         hosts = headers.getlist("host")
-        try:
-            name = split_host(hosts[0], scheme)[0] if len(hosts) == 1 else ""
-        except ValueError:
-            name = ""
+        name = split_host(hosts[0], scheme)[0] if len(hosts) == 1 else ""
         if name not in self._hosts:  # the name of an attacker's site may lead here (DNS rebinding)
             text = "this server has another name; use its public address, and let a proxy pass on the header Host"
             raise HttpError(HTTPStatus.MISDIRECTED_REQUEST, text)

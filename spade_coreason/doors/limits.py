@@ -10,97 +10,56 @@ import asyncio
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
 import h11
+from pydantic_core import to_json
+from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
-from .addresses import Proxies, group_address
-from .errors import HttpError, make_error_body, make_error_response, path_of
+from ..config import WebLimits
+from ..domain.texts.foreign_json import TooManyValuesError, check_values
+from .addresses import group_address
+from .connections import ConnectionSlot
+from .errors import HttpError, make_error_body, path_of
+from .unread import STEP_BYTES, UnreadBytes
 
-_REFUSED_CONNECTIONS = 64
-"""The connections above the limit that are told so. Further ones are closed at once."""
-_REFUSED_S = 3.0
 _BUSY_S = 5.0
 _LINGER_S = 5.0
-_BODIES_AT_ONCE = 16
-"""The number of bodies of the largest size that all clients together may send at once."""
-_BODIES_WITHOUT_KEY = 4
-"""The same for clients without a key. Each address of them may send one."""
+_PER_KEY, _PER_STRANGER = 8, 1
+"""The number of bodies of the largest size that one key may send at once, and one address without a key."""
+_TOGETHER = {_PER_KEY: 16, _PER_STRANGER: 4}
+"""The same for all with a key, and for all without."""
+_ALL = "*"
+"""The name under which all with the same share are counted."""
 _TOO_LARGE = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
-
-
-@dataclass(frozen=True, slots=True)
-class HttpLimits:
-    """The limits of the HTTP server, as in the section `web.limits`."""
-
-    body_bytes: int
-    header_bytes: int
-    header_s: float
-    body_s: float
-    unread_s: float
-    idle_s: float
-    connections: int
-    connections_per_address: int
-    requests_per_key: int
-
-
-class ConnectionCount:
-    """The connections that are open, of all clients and of each address."""
-
-    def __init__(self, limits: HttpLimits, proxies: Proxies) -> None:
-        self.total = 0
-        self.connections = limits.connections
-        """The most connections at once."""
-        self._per_address = limits.connections_per_address
-        self._proxies = proxies
-        self._counts = Counter[str]()
-
-    @property
-    def is_full(self) -> bool:
-        """True if a further connection is to be closed at once."""
-        return self.total >= self.connections + _REFUSED_CONNECTIONS
-
-    def enter(self, address: str) -> HttpError | None:
-        """Count a connection of an address. Return the answer to it if there are too many."""
-        self.total += 1
-        self._counts[group_address(address)] += 1
-        if self.total > self.connections:
-            return HttpError(503, "the server has too many connections; try again in a moment", retry_after_s=_BUSY_S)
-        if address not in self._proxies and self._counts[group_address(address)] > self._per_address:
-            return HttpError(429, "your address has too many connections; close some", retry_after_s=_BUSY_S)
-        return None
-
-    def leave(self, address: str) -> None:
-        """Count a connection no longer."""
-        self.total -= 1
-        self._counts[group_address(address)] -= 1
-        if not self._counts[group_address(address)]:
-            del self._counts[group_address(address)]
+MAX_TEXT_CHARACTERS = 262_144
+"""The most characters of the text of a message."""
+MAX_PAYLOAD_BYTES = 5 * MAX_TEXT_CHARACTERS
+"""The most bytes of all data of a message, as JSON. Files do not count."""
 
 
 class LimitedProtocol(H11Protocol):
-    """One connection.
-
-    `refusal` is the answer to all its requests, for a connection that is one too many. `on_lost` is called at its end.
-    """
+    """One connection, and its slot. `on_lost` is called at its end."""
 
     def __init__(
-        self, config: Config, state: ServerState, limits: HttpLimits, refusal: HttpError | None, on_lost: Callable[[], None]
+        self,
+        config: Config,
+        state: ServerState,
+        limits: WebLimits,
+        slot: ConnectionSlot,
+        on_lost: Callable[[LimitedProtocol], None],
     ) -> None:
-        super().__init__(config, state, {})
-        if refusal is not None:
-            self.app: Any = _Refusing(refusal)
+        super().__init__(config, state, {"slot": slot})
         self.is_made = False
+        self.slot = slot
         self._limits = limits
-        self._header_s = limits.header_s if refusal is None else min(_REFUSED_S, limits.header_s)
         self._on_lost = on_lost
         self._header_timer: asyncio.TimerHandle | None = None
         self._unread_timer: asyncio.TimerHandle | None = None
@@ -118,7 +77,7 @@ class LimitedProtocol(H11Protocol):
         for timer in (self._header_timer, self._unread_timer):
             if timer is not None:
                 timer.cancel()
-        self._on_lost()
+        self._on_lost(self)
 
     def data_received(self, data: bytes) -> None:
         """Read a part of a request."""
@@ -175,14 +134,14 @@ class LimitedProtocol(H11Protocol):
     def _watch_headers(self) -> None:
         is_waiting = self.conn.their_state is h11.IDLE and not self.transport.is_closing()
         if is_waiting and self._header_timer is None:
-            self._header_timer = self.loop.call_later(self._header_s, self._on_slow_headers)
+            self._header_timer = self.loop.call_later(self._limits.header_s, self._on_slow_headers)
         elif not is_waiting and self._header_timer is not None:
             self._header_timer.cancel()
             self._header_timer = None
 
     def _on_slow_headers(self) -> None:
         if self.conn.trailing_data[0]:
-            text = f"the headers were not complete within {self._header_s:g} s; send them at once"
+            text = f"the headers were not complete within {self._limits.header_s:g} s; send them at once"
             self._refuse(HTTPStatus.REQUEST_TIMEOUT, text)
         else:  # as a browser opens connections that it may need later
             self._close()
@@ -209,59 +168,43 @@ class LimitedProtocol(H11Protocol):
         self._watch_reader()
 
 
-class _Refusing:
-    """An application that gives every request the same answer, and closes the connection."""
-
-    def __init__(self, refusal: HttpError) -> None:
-        self._refusal = refusal
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        response = make_error_response(path_of(scope), self._refusal)
-        response.headers["Connection"] = "close"
-        await response(scope, receive, send)
-
-
 class LimitedRequests:
     """Limit what the application reads of requests, and the time in which it comes.
 
     A connection is closed after an answer for which its client did not have to send the whole request.
     """
 
-    def __init__(self, app: ASGIApp, limits: HttpLimits) -> None:
+    def __init__(self, app: ASGIApp, limits: WebLimits) -> None:
         self._app = app
         self._limits = limits
         self.pending_bytes = 0
-        """The bytes of all bodies that are not answered yet."""
-        self._without_key = Counter[str]()
-        """The bytes of bodies of requests without a key, by address."""
+        """The bytes of all bodies whose answers are not complete: streams keep their messages."""
+        self._sent = Counter[tuple[int, str]]()
+        """The bytes of them by their sender: its share and its name."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope.setdefault("state", {})["limits"] = self._limits
         body = _LimitedBody(self, self._limits, scope, receive, send)
         try:
             await self._app(scope, body.receive, body.send)
         finally:
             body.release()
 
-    @property
-    def is_full(self) -> bool:
-        """True if all clients together send too much at once."""
-        return self.pending_bytes > _BODIES_AT_ONCE * self._limits.body_bytes
+    def is_full_for(self, sender: tuple[int, str]) -> bool:
+        """Return True if a sender sends too much at once, or all with the same share do."""
+        share, limit = sender[0], self._limits.body_bytes
+        return self._sent[sender] > share * limit or self._sent[share, _ALL] > _TOGETHER[share] * limit
 
-    def is_full_for(self, stranger: str) -> bool:
-        """Return True if clients without a key send too much at once, or one address of theirs does."""
-        limit = self._limits.body_bytes
-        return self._without_key[stranger] > limit or self._without_key.total() > _BODIES_WITHOUT_KEY * limit
-
-    def count(self, size: int, stranger: str | None) -> None:
-        """Count bytes that were received; of `stranger` (an address), if the request has no key."""
+    def count(self, size: int, sender: tuple[int, str]) -> None:
+        """Count bytes that were received."""
         self.pending_bytes += size
-        if stranger is not None:
-            self._without_key[stranger] += size
-            if not self._without_key[stranger]:
-                del self._without_key[stranger]
+        for each in (sender, (sender[0], _ALL)):
+            self._sent[each] += size
+            if not self._sent[each]:
+                del self._sent[each]
 
 
-def check_request(scope: Scope, limits: HttpLimits) -> None:
+def check_request(scope: Scope, limits: WebLimits) -> None:
     """Raise HttpError for headers that are too large, and for a body that is too large or not as it seems."""
     headers = scope["headers"]
     size = sum(len(name) + len(value) + 4 for name, value in headers) + len(scope["raw_path"]) + len(scope["query_string"])
@@ -274,29 +217,67 @@ def check_request(scope: Scope, limits: HttpLimits) -> None:
     # Nothing unpacks a body, so that none can be larger than it is.
     if any(name == b"content-encoding" and value.strip().lower() != b"identity" for name, value in headers):
         raise HttpError(415, "compressed requests are not accepted; send the body as it is")
-    if any(name == b"content-length" and int(value) > limits.body_bytes for name, value in headers):
-        raise _too_large(limits)
+    for name, value in headers:
+        if name == b"content-length":
+            _check_size(int(value), scope, limits)
 
 
-def _too_large(limits: HttpLimits) -> HttpError:
-    return HttpError(413, f"the body has more than {limits.body_bytes:,} bytes, the limit; send less")
+async def read_json(scope: Scope, receive: Receive, setting: str = "values") -> tuple[bytes, Receive]:
+    """Read the body of a request. Return it, and the function by which an application receives it.
+
+    Raise HttpError if it has more values than that key of `web.limits`.
+    """
+    body = await Request(scope, receive).body()
+    check_json(body, scope["state"]["limits"], setting)
+    messages = [{"type": "http.request", "body": body}]
+
+    async def receive_again() -> Message:
+        return messages.pop() if messages else await receive()
+
+    return body, receive_again
+
+
+def check_json(data: bytes, limits: WebLimits, setting: str = "values") -> None:
+    """Raise HttpError if JSON has more values than a key of `web.limits`."""
+    try:
+        check_values(data, getattr(limits, setting), f"web.limits.{setting}")
+    except TooManyValuesError as error:
+        raise HttpError(413, str(error)) from error
+
+
+def check_payload(payload: Mapping[str, Any]) -> None:
+    """Raise HttpError if a text of a message is too long, or all its data are."""
+    texts = [value for value in payload.values() if isinstance(value, str)]
+    if max(map(len, texts), default=0) > MAX_TEXT_CHARACTERS or len(to_json(payload)) > MAX_PAYLOAD_BYTES:
+        raise too_long()
+
+
+def too_long() -> HttpError:
+    """Return the error for a text that is too long."""
+    return HttpError(413, f"the message has more than {MAX_TEXT_CHARACTERS:,} characters; send it as a file")
+
+
+def _check_size(size: int, scope: Scope, limits: WebLimits) -> None:
+    setting = "webhook_bytes" if path_of(scope).startswith("/webhooks/") else "body_bytes"
+    if size > (limit := getattr(limits, setting)):
+        raise HttpError(413, f"the body has more than {limit:,} bytes, the limit web.limits.{setting}; send less")
 
 
 def _busy() -> HttpError:
     return HttpError(503, "the server receives too much at once; try again in a moment", retry_after_s=_BUSY_S)
 
 
-def _find_stranger(scope: Scope) -> str | None:
-    """Return the address of a client without a key, which anyone can be, under the name by which it is counted."""
-    if "caller" in scope.get("state", {}):
-        return None
-    return group_address(scope["client"][0]) if scope.get("client") else ""
+def _find_sender(scope: Scope) -> tuple[int, str]:
+    """Return the share and the name of a key, or of the address of a client without one, which anyone can be."""
+    if (caller := scope["state"].get("caller")) is not None:
+        return _PER_KEY, caller.name
+    return _PER_STRANGER, group_address(scope["client"][0]) if scope.get("client") else ""
 
 
 class _LimitedBody:
     """The body of one request, and whether the answer may leave the connection open."""
 
-    def __init__(self, owner: LimitedRequests, limits: HttpLimits, scope: Scope, receive: Receive, send: Send) -> None:
+    def __init__(self, owner: LimitedRequests, limits: WebLimits, scope: Scope, receive: Receive, send: Send) -> None:
         self._owner = owner
         self._limits = limits
         self._receive = receive
@@ -305,7 +286,7 @@ class _LimitedBody:
         self._scope = scope
         self._size = 0
         self._counted = 0
-        self._stranger: str | None = None
+        self._sender = (_PER_STRANGER, "")
         headers = dict(scope["headers"])
         self._is_complete = b"transfer-encoding" not in headers and headers.get(b"content-length", b"0").strip(b"0") == b""
         self._awaits_consent = b"expect" in headers  # the client sends nothing before it is told to
@@ -315,9 +296,7 @@ class _LimitedBody:
         if self._is_complete:
             return await self._receive()
         if not self._size:
-            self._stranger = _find_stranger(self._scope)
-        if self._owner.is_full:
-            raise _busy()
+            self._sender = _find_sender(self._scope)
         try:
             async with asyncio.timeout_at(self._deadline):
                 message = await self._receive()
@@ -327,29 +306,38 @@ class _LimitedBody:
         size = len(message.get("body", b""))
         self._size += size
         self._counted += size
-        self._owner.count(size, self._stranger)
+        self._owner.count(size, self._sender)
         self._is_complete = not message.get("more_body", False)
-        if self._size > self._limits.body_bytes:
-            raise _too_large(self._limits)
-        if self._stranger is not None and self._owner.is_full_for(self._stranger):
+        _check_size(self._size, self._scope, self._limits)
+        if self._owner.is_full_for(self._sender):
             raise _busy()
         return message
 
     async def send(self, message: Message) -> None:
         """Send a part of the answer."""
         if message["type"] == "http.response.start":
-            self.release()
             if not self._is_complete:
+                self.release()
                 headers = [(name, value) for name, value in message.get("headers", ()) if name.lower() != b"connection"]
                 message = {**message, "headers": [*headers, (b"connection", b"close")]}
         elif not self._is_complete and not message.get("more_body", False):
             # If the connection were closed while the client still sends, it would not see the answer.
-            await self._send({**message, "more_body": True})
+            await self._send_and_wait({**message, "more_body": True})
             await self._discard()
             message = {"type": "http.response.body", "body": b"", "more_body": False}
-        await self._send(message)
+        await self._send_and_wait(message)
         # uvicorn waits for no client that reads at once, nor for one that has gone, so a long answer would block all others.
         await asyncio.sleep(0)
+
+    async def _send_and_wait(self, message: Message) -> None:
+        """Send a part of the answer. Count a large one until the client has read it."""
+        body = message.get("body", b"")
+        if len(body) > STEP_BYTES:
+            unread = UnreadBytes(_find_sender(self._scope)[1])
+            unread.add(len(body))
+            await self._send({**message, "more_body": True})
+            message = {**message, "body": b""}  # uvicorn takes this once the client has read the rest
+        await self._send(message)
 
     async def _discard(self) -> None:
         if self._awaits_consent:
@@ -361,5 +349,5 @@ class _LimitedBody:
 
     def release(self) -> None:
         """Count the body no longer."""
-        self._owner.count(-self._counted, self._stranger)
+        self._owner.count(-self._counted, self._sender)
         self._counted = 0

@@ -15,7 +15,6 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -27,13 +26,14 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn import Config
 from uvicorn.server import ServerState
 
-from ..config import WebSettings
+from ..config import WebLimits, WebSettings
 from ..exceptions import ServerError, StoreError
 from .addresses import Proxies
 from .authentication import Authentication, FindCaller
+from .connections import ConnectionPools
 from .errors import HttpError, make_error_response
 from .guard import FAILURE, RequestGuard
-from .limits import ConnectionCount, HttpLimits, LimitedProtocol, LimitedRequests
+from .limits import LimitedProtocol, LimitedRequests
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +43,8 @@ FindProblem = Callable[[], Awaitable[str | None]]
 _BACKLOG = 512
 _CLOSE_S = 3.0
 _FULL_S = 0.2
+_REFUSED_CONNECTIONS = 64
+"""The connections without a slot that are told so at once. The oldest one, which has sent nothing, makes room for another."""
 _OTHER_FILES = 512
 """The open files that the rest of the platform may need."""
 _HEALTH_S = 1.0
@@ -83,37 +85,37 @@ class WebServer:
         self._host = settings.host
         self._port = settings.port
         self._tls = settings.tls
-        self._limits = HttpLimits(**dict(settings.limits))
-        proxies = Proxies(settings.proxies)
+        self._limits = settings.limits
         self._health = _HealthRoutes(find_problem)
         self._doors = list(doors)
         app = _build_app(self._doors, self._health, find_caller, self._limits)
         if settings.cors_origins:
             app = CORSMiddleware(app, settings.cors_origins, allow_methods=_CORS_METHODS, allow_headers=["*"])
-        self._guard = RequestGuard(app, settings, self._limits, proxies)
+        self._pools = ConnectionPools(self._limits, Proxies(settings.proxies))
+        self._guard = RequestGuard(app, settings, self._pools)
         self._app = LimitedRequests(self._guard, self._limits)
-        self._count = ConnectionCount(self._limits, proxies)
         self.refused_connections = 0
         """The number of connections since the start that were one too many."""
         self._state = ServerState()
         self._listeners: list[socket.socket] = []
         self._accepts: list[asyncio.Task[None]] = []
         self._handshakes: set[asyncio.Task[None]] = set()
+        self._refused: dict[LimitedProtocol, asyncio.Task[None]] = {}
 
     @property
     def connections(self) -> int:
         """The number of open connections."""
-        return self._count.total
+        return len(self._state.connections)
 
     @property
     def responses(self) -> Mapping[int, int]:
-        """The number of answers since the start, by status. Those to connections that were one too many do not count."""
+        """The number of answers since the start, by status."""
         return self._guard.responses
 
     async def start(self) -> None:
         """Listen. Raise ServerError if that is not possible."""
         context = None if self._tls is None else self._tls.load()
-        self._count.connections = _reserve_files(self._limits.connections)
+        self._pools.limits = self._limits.model_copy(update={"connections": _reserve_files(self._limits.connections)})
         self._listeners = await _listen(self._host, self._port)
         config = Config(
             self._app,
@@ -180,25 +182,24 @@ class WebServer:
                 await asyncio.sleep(_FULL_S)
                 continue
             is_reported = False
-            if self._count.is_full:
-                self.refused_connections += 1
-                accepted.close()
-                continue
-            refusal = self._count.enter(address[0])
-            self.refused_connections += refusal is not None
-            on_lost = partial(self._count.leave, address[0])
-            protocol = LimitedProtocol(config, self._state, self._limits, refusal, on_lost)
-            task = asyncio.create_task(self._connect(accepted, protocol, context, on_lost))
+            slot = self._pools.enter(address[0])
+            protocol = LimitedProtocol(config, self._state, self._limits, slot, self._on_lost)
+            task = asyncio.create_task(self._connect(accepted, protocol, context))
             self._handshakes.add(task)
             task.add_done_callback(self._handshakes.discard)
+            if slot.refusal is not None:
+                self.refused_connections += 1
+                if len(self._refused) >= _REFUSED_CONNECTIONS:
+                    oldest = next(iter(self._refused))
+                    self._refused.pop(oldest).cancel()
+                    oldest.abort()
+                self._refused[protocol] = task
 
-    async def _connect(
-        self,
-        accepted: socket.socket,
-        protocol: LimitedProtocol,
-        context: ssl.SSLContext | None,
-        on_lost: Callable[[], None],
-    ) -> None:
+    def _on_lost(self, protocol: LimitedProtocol) -> None:
+        self._refused.pop(protocol, None)
+        protocol.slot.move()
+
+    async def _connect(self, accepted: socket.socket, protocol: LimitedProtocol, context: ssl.SSLContext | None) -> None:
         loop = asyncio.get_running_loop()
         timeout_s = None if context is None else self._limits.header_s
         try:
@@ -209,7 +210,7 @@ class WebServer:
             log.debug("a connection was not made: %s", error)
         finally:
             if not protocol.is_made:
-                on_lost()
+                self._on_lost(protocol)
                 accepted.close()
 
 
@@ -242,7 +243,7 @@ class _HealthRoutes:
             return self._problem
 
 
-def _build_app(doors: Sequence[DoorRoutes], health: _HealthRoutes, find_caller: FindCaller, limits: HttpLimits) -> ASGIApp:
+def _build_app(doors: Sequence[DoorRoutes], health: _HealthRoutes, find_caller: FindCaller, limits: WebLimits) -> ASGIApp:
     protected = Router(_with_other_methods([route for door in doors for route in door.routes]), redirect_slashes=False)
     routes = [
         Route("/healthz", health.is_alive),
@@ -251,7 +252,11 @@ def _build_app(doors: Sequence[DoorRoutes], health: _HealthRoutes, find_caller: 
         # All else needs a key, whatever its path is.
         Mount("", Authentication(protected, find_caller, limits.requests_per_key)),
     ]
-    handlers = {HTTPException: _answer_error, StoreError: _answer_not_stored, Exception: _answer_failure}
+    handlers = {
+        HTTPException: _answer_error,
+        StoreError: _answer_not_stored,
+        Exception: _answer_failure,
+    }
     app = Starlette(routes=routes, exception_handlers=handlers)
     app.router.redirect_slashes = False
     return app
@@ -320,7 +325,7 @@ async def _listen(host: str, port: int) -> list[socket.socket]:
 def _reserve_files(connections: int) -> int:
     """Raise the limit of open files, so that many connections leave enough for the rest. Return how many there may be."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = connections + _OTHER_FILES
+    wanted = 2 * connections + _OTHER_FILES  # as many may be those of proxies
     if soft == resource.RLIM_INFINITY or soft >= wanted:
         return connections
     granted = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)

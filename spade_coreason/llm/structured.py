@@ -11,13 +11,15 @@ from pydantic_core import from_json
 
 from ..contracts import AgentCapability, AgentDefinition, AgentRequest
 from ..contracts.json_schema import find_problems
+from ..domain.texts.foreign_json import check_values
 
 _FENCE = "```"
 
 
 def parse_json(text: str) -> Any:
     """Parse JSON. ValueError for JSON that others refuse: NaN, an infinite number, half a character, over 200 levels."""
-    value = from_json(text.encode(), allow_inf_nan=False)
+    check_values(data := text.encode())
+    value = from_json(data, allow_inf_nan=False)
     json.dumps(value, allow_nan=False)  # refuses 1e999, which is infinite
     return value
 

@@ -10,7 +10,7 @@ import ssl
 import subprocess
 import sys
 from collections.abc import Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,9 @@ from spade_coreason.runtime.url_policy import UrlPolicy
 from tests.support.a2a_server import JSONRPC, REST, A2AServer, make_card, run_a2a_server
 from tests.support.certificates import sign_by_itself
 from tests.support.no_uploads import refuse_upload
+from tests.support.profiling import count_calls
 from tests.support.proxy_server import ProxyServer
+from tests.support.questions import code_of
 from tests.support.wait import TIMEOUT_S, eventually
 from tests.support.web_server import WebServer, page, redirect
 
@@ -85,7 +87,7 @@ async def problem_of(agent: Any, query: str = "say hello") -> tuple[str, bool]:
 
 
 async def collect(t: AgentTester, query: str, events: list[PeerEvent]) -> None:
-    async for event in t.stream(query):
+    async for event in t.stream(query, timeout=TIMEOUT_S):
         events.append(event)
 
 
@@ -115,7 +117,7 @@ def id_of(value: object) -> str | None:
         (redirect("http://127.0.0.4/card.json"), "it redirects (HTTP 302), which is not followed", False),
         (page(b"<html>"), "its answer is not A2A 1.0", False),
         (page(b"[]"), "its answer is not A2A 1.0", False),
-        (page(b"[" * 100_000), "its answer is not A2A 1.0", False),
+        (page(b"[" * 5_000), "its answer is not A2A 1.0", False),
         (page(b"{}"), "it does not offer A2A 1.0 by JSON-RPC or HTTP+JSON, but nothing", False),
         (page(b'{"skills": 3}'), "its answer is not A2A 1.0", False),
         (page(b" " * 5_000_000), "its answer has more than 4,194,304 bytes", False),
@@ -476,6 +478,41 @@ async def test_a_piece_that_is_in_the_task_and_in_the_stream_that_was_joined_lat
         assert not server.refusals
 
 
+@pytest.mark.parametrize("by", ["task", "artifactUpdate", "statusUpdate", "message", "look-up", "answer"])
+async def test_an_event_of_another_task_is_refused_and_the_own_task_is_cancelled(by: str) -> None:
+    def task(ident: str, state: str) -> dict[str, Any]:
+        return {"id": ident, "contextId": "c", "status": {"state": f"TASK_STATE_{state}"}}
+
+    def stream(*events: dict[str, Any]) -> Response:
+        lines = [f"data: {json.dumps({'jsonrpc': '2.0', 'id': 1, 'result': event})}\n\n" for event in events]
+        return Response("".join(lines), media_type="text/event-stream")
+
+    of_other = {"taskId": "other", "contextId": "c"}
+    events: dict[str, dict[str, Any]] = {
+        "task": {"task": task("other", "COMPLETED")},
+        "artifactUpdate": {"artifactUpdate": {**of_other, "artifact": {"artifactId": "a", "parts": [{"text": "stolen"}]}}},
+        "statusUpdate": {"statusUpdate": {**of_other, "status": {"state": "TASK_STATE_COMPLETED"}}},
+        "message": {"message": {**of_other, "messageId": "m", "role": "ROLE_AGENT", "parts": [{"text": "stolen"}]}},
+    }
+    begun = {"task": task("t", "WORKING")}
+    looked_up = JSONResponse({"jsonrpc": "2.0", "id": 1, "result": task("other", "COMPLETED")})
+    async with run_a2a_server([JSONRPC]) as server, AgentTester(remote(server.url)) as t:
+        code = ""
+        if by == "look-up":
+            server.refusals = [stream(begun), looked_up]
+        elif by == "answer":
+            server.refusals = [stream({"task": task("t", "INPUT_REQUIRED")})]
+            code = code_of(await t.say("tea"))
+            server.refusals = [stream({"task": task("other", "WORKING")})]
+        else:
+            server.refusals = [stream(begun, events[by])]
+        count = len(server.requests) + len(server.refusals)
+        said = await t.say(f"/answer {code} green" if by == "answer" else "tea")
+        await t.settled()
+        assert [*said, *t.unread()][-1].endswith("cannot answer: its answer belongs to another task.")
+        await eventually(lambda: len(server.requests) > count)  # the last one cancels the task
+
+
 @pytest.mark.parametrize("text", ["0 1 2 3 4", "another answer"])
 @pytest.mark.parametrize("is_over", [True, False])
 @pytest.mark.parametrize("by_program", [True, False])
@@ -540,8 +577,65 @@ async def test_an_endless_stream_is_cut_off() -> None:
         assert await problem_of(remote(web.url(""))) == ("its answer has more than 4,194,304 bytes", False)
 
 
+NUMBERS = {"x": [1] * 20_000}
+
+
+@pytest.mark.parametrize("place", ["the card", "an answer", "an event", "an event in UTF-16"])
+async def test_json_of_many_values_is_not_parsed(place: str) -> None:
+    """The SDK takes microseconds for each value, and its reader of events decodes them as the answer says."""
+    async with WebServer() as web:
+        result = {"message": {"messageId": "m", "role": "ROLE_AGENT", "parts": [{"data": NUMBERS}]}}
+        answer = json.dumps({"jsonrpc": "2.0", "id": 1, "result": result})
+        card = MessageToDict(make_card(web.url(""), [JSONRPC], streaming="event" in place))
+        if place == "the card":
+            card |= NUMBERS
+        event, kind = f"data: {answer}\n\n".encode(), "Content-Type: text/event-stream"
+        answers = {
+            "an event": page(event, kind),
+            "an event in UTF-16": page(f"data: {answer}\n\n".encode("utf-16"), f"{kind}; charset=utf-16"),
+        }
+        web.pages = {CARD_PATH: page(json.dumps(card).encode()), RPC: answers.get(place, page(answer.encode()))}
+        with count_calls() as calls:
+            problem, _ = await problem_of(remote(web.url("")))
+        assert problem.startswith("its answer ")
+        assert calls["_ConvertValueMessage"] < 1000
+
+
+async def test_events_without_end_end_the_request_and_others_go_on() -> None:
+    """Each event is read alone: between two of them the loop runs, also if they come at once."""
+    artifact = {"artifactId": "a", "parts": [{"text": "x"}]}
+    update = {"artifactUpdate": {"taskId": "t", "contextId": "c", "append": True, "artifact": artifact}}
+    line = f"data: {json.dumps({'jsonrpc': '2.0', 'id': 1, 'result': update})}\n\n".encode()
+
+    async def stream(writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n")
+        with suppress(ConnectionError):
+            while True:
+                writer.write(line * 100)
+                await writer.drain()
+
+    async with WebServer() as web:
+        card = MessageToDict(make_card(web.url(""), [JSONRPC]))
+        web.pages = {CARD_PATH: page(json.dumps(card).encode()), RPC: stream}
+        others = asyncio.create_task(count_turns_of_the_loop())
+        assert await problem_of(remote(web.url(""))) == ("its answer has more than 10,000 messages", False)
+        others.cancel()
+        assert COUNTED["turns"] > 10_000
+
+
+COUNTED = {"turns": 0}
+
+
+async def count_turns_of_the_loop() -> None:
+    """Count how often another task may go on."""
+    COUNTED["turns"] = 0
+    while True:
+        await asyncio.sleep(0)
+        COUNTED["turns"] += 1
+
+
 async def test_an_answer_of_too_many_parts_is_cut_off() -> None:
-    parts = [{"raw": "eA==", "filename": "x.txt"}] * 2000
+    parts = [{"raw": "eA==", "filename": "x.txt"}] * 1200
     result = {"message": {"messageId": "m", "role": "ROLE_AGENT", "parts": parts}}
     async with WebServer() as web:
         answer = page(json.dumps({"jsonrpc": "2.0", "id": 1, "result": result}).encode())

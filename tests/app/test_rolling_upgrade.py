@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import signal
 from pathlib import Path
 from typing import cast
 
-from spade_coreason import AgentRequest, Response, ResponseHandler, Session
-from spade_coreason.storage import schema
+import pytest
+
+from spade_coreason import AgentRequest, Response, ResponseHandler, Session, StoreError
+from spade_coreason.storage import open_database, schema
 from tests.support.databases import execute
 from tests.support.errors import errors_in
 from tests.support.next_versions import make_next_version, name_revision
 from tests.support.servers.clients import StockClient
 from tests.support.servers.postgres import Postgres
 from tests.support.servers.server import XmppServer
+from tests.support.version_before import unpack_version_before
 from tests.support.wait import eventually
+from tests.support.worker_doors import run_command
 from tests.support.workers import Asker, WhereAgent, new_asker, run_workers
 
 
@@ -101,3 +106,31 @@ async def test_workers_are_upgraded_over_a_migration_and_go_back_while_people_as
         assert str((await bob.answer())["body"]).endswith(str(back.pid))
         await answer(bob, code, agents[0])
         assert errors_in(back.error_log.read_text()) == []
+
+
+async def test_workers_of_the_version_before_serve_beside_those_of_today(
+    prosody: XmppServer, postgres: Postgres, tmp_path: Path
+) -> None:
+    """They have no bells: they listen on channels with fixed names, and hold advisory locks."""
+    before = tmp_path / "before"
+    unpack_version_before(before, schema.OLDEST_REVISIONS["postgresql"])
+    async with run_workers(prosody, postgres, tmp_path, agents=4, lease_s=5) as workers, new_asker(prosody) as alice:
+        agents, is_upgraded = list(workers.agents), asyncio.Event()
+        old = [await workers.start(program=before), await workers.start(program=before)]
+        await workers.wait_for(2, 2)
+        asking = asyncio.create_task(ask_on(alice, agents, is_upgraded))
+        new = [await workers.start()]
+        with pytest.raises(StoreError, match="another platform uses this database"):
+            await open_database(workers.url)
+        assert await old[0].signal(signal.SIGTERM) == 0
+        await workers.wait_for(2, 2)
+        listed = json.loads(await run_command(tmp_path / "platform.yaml", "status", "--json"))
+        assert {agent["worker"] for agent in listed["agents"]} == {worker["name"] for worker in listed["workers"]}
+        assert all(worker["is_answering"] for worker in listed["workers"]), listed
+        new.append(await workers.start())
+        assert await old[1].signal(signal.SIGTERM) == 0
+        await workers.wait_for(2, 2)
+        is_upgraded.set()
+        rounds = await asking
+        assert await alice.ask_all(agents) == ({rounds + 1}, {worker.pid for worker in new})
+        assert errors_in(new[0].error_log.read_text()) == []

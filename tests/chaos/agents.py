@@ -7,6 +7,7 @@ from spade_coreason.exceptions import FetchError
 
 _MAX_BYTES = 1_000_000
 _TIMEOUT_S = 5.0
+LARGE_CHARACTERS = 8 * 2**20
 
 
 class Echo:
@@ -23,3 +24,12 @@ class Echo:
             except FetchError as error:
                 await response.markdown(error.problem)
         await response.markdown(request.payload["query"])
+
+
+class Large:
+    """Answers each message with a text of 8 MiB."""
+
+    manifest = AgentDefinition.simple("large")
+
+    async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
+        await response.markdown("g" * LARGE_CHARACTERS)

@@ -197,12 +197,12 @@ def run_attack(
         asker_process = stack.enter_context(run_child("tests.chaos.askers", asker_task))
         wait_until_idle(platform.pid, share=0.5)
         sessions_before = count_sessions(configuration)
-        before, database_before = _memory(platform.pid), _measure_database(directory)
+        before, database_before = read_memory(platform.pid), _measure_database(directory)
         with _watch_memory(platform.pid) as peak:
             counts = end_child(attacker_process, timeout_s=seconds + 2 * TIMEOUT_S)
             tallies = end_child(asker_process, timeout_s=_LAST_ANSWERS_S + TIMEOUT_S)
             wait_until_idle(platform.pid)
-        memory_after, database_after = _wait_for_memory(platform.pid, before), _measure_database(directory)
+        memory_after, database_after = wait_for_memory(platform.pid, before), _measure_database(directory)
         lost_streams = count_sessions(configuration) - sessions_before
         echo_state = end_child(echo_process, timeout_s=TIMEOUT_S)
     log = configuration.with_suffix(".log").read_text(errors="replace")
@@ -316,14 +316,15 @@ def _serve_endless_file() -> Iterator[str]:
 # Measuring
 
 
-def _memory(pid: int) -> int:
+def read_memory(pid: int) -> int:
+    """Return the memory of a process in bytes."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE_BYTES
 
 
-def _wait_for_memory(pid: int, before: int, timeout_s: float = 30.0) -> int:
+def wait_for_memory(pid: int, before: int, timeout_s: float = 30.0) -> int:
     """Return the memory of an idle process, as soon as it is back to within 20 % of `before`, or else after `timeout_s`."""
     deadline = time.monotonic() + timeout_s
-    while (after := _memory(pid)) > _MAX_GROWTH * before and time.monotonic() < deadline:
+    while (after := read_memory(pid)) > _MAX_GROWTH * before and time.monotonic() < deadline:
         time.sleep(0.5)  # the interval of the measurement
     return after
 
@@ -335,11 +336,11 @@ def cpu_s(pid: int) -> float:
 
 @contextmanager
 def _watch_memory(pid: int) -> Iterator[list[int]]:
-    samples, stop = [_memory(pid)], threading.Event()
+    samples, stop = [read_memory(pid)], threading.Event()
 
     def watch() -> None:
         while not stop.wait(0.1):
-            samples.append(_memory(pid))
+            samples.append(read_memory(pid))
 
     thread = threading.Thread(target=watch)
     thread.start()

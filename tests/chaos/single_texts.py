@@ -21,17 +21,23 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import httpx
 import pytest
 
 from spade_coreason import AgentClient, AgentRequest
+from spade_coreason.domain.jid import local_part
 from spade_coreason.domain.texts.terminal_text import escape_lines
+from spade_coreason.doors.webhooks.signatures import sign_standard
 from spade_coreason.exceptions import PeerFailedError
+from spade_coreason.storage import decode_webhook_secret
 from spade_coreason.xmpp import ServerEndpoint
+from spade_coreason.xmpp.servers.process import find_free_ports
 from tests.chaos import askers
 from tests.chaos.attack_run import add_tallies, end_child, run_child
 from tests.cli.test_ending_agents import AGENT as ENDER, CONTAINED, FAILING
 from tests.cli.test_up import write_external_config
 from tests.contracts.test_json_schema import MAIL, NO_MAIL
+from tests.support.large_bodies import DOORS, SHAPES, make_body, make_rpc
 from tests.support.program import RunningCommand, run_command, run_in_background
 from tests.support.servers.clients import StockClient
 from tests.support.servers.raw_client import login_at
@@ -142,17 +148,11 @@ async def _fill_the_sockets(scene: Scene) -> None:
     victim.write_text("precious")
     link.unlink(missing_ok=True)
     link.symlink_to(victim)  # the next start writes this file
-    status = Path(f"/proc/{scene.up.process.pid}/status")
-
-    def peak_kib() -> int:
-        [line] = [line for line in status.read_text().splitlines() if line.startswith("VmHWM")]
-        return int(line.split()[1])
-
-    before = peak_kib()
+    before = _read_peak_kib(scene)
     operations = ("status", "knowledge.add", "dance")
     for name in operations:
         await asyncio.to_thread(_flood_socket, scene.directory / "data" / "platform.sock", name, scene.sent_bytes)
-    grown = (peak_kib() - before) * 1024
+    grown = (_read_peak_kib(scene) - before) * 1024
     # A document has 80 MiB at most; the other operations take 64 KiB.
     assert grown < scene.sent_bytes, f"{grown:,} bytes more after {len(operations)} times {scene.sent_bytes:,}"
 
@@ -179,6 +179,53 @@ async def _postpone(scene: Scene) -> None:
         assert "24 h" in body, body
 
 
+async def _send_many_values(scene: Scene) -> None:
+    """Send bodies of a million values, and of 12 MiB of text, by each door, and lists of tasks as large as they may be."""
+    port = json.loads((scene.directory / "platform.yaml").read_text())["web"]["port"]
+    name, number = local_part(scene.target), uuid4().hex[:8]
+    made = {}
+    for kind, options in {"keys": ["--agent", scene.target], "webhooks": [scene.target]}.items():
+        command = (kind, "create", f"{kind}-{number}", *options, "-c", "platform.yaml")
+        done = await asyncio.to_thread(scene.up.run_command, *command)
+        assert done.returncode == 0, done.stderr
+        made[kind] = done.stdout.split()[0]
+    signing_key = decode_webhook_secret("standard", made["webhooks"])
+    before = _read_peak_kib(scene)
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=TIMEOUT_S, trust_env=False) as http:
+
+        async def post(door: str, path: str, lines: Sequence[str], body: bytes) -> httpx.Response:
+            headers = dict(line.split(": ", 1) for line in lines)
+            if door == "webhook":
+                ident, timestamp = uuid4().hex, str(int(time.time()))
+                path = f"/webhooks/webhooks-{number}"
+                headers |= {"webhook-id": ident, "webhook-timestamp": timestamp}
+                headers["webhook-signature"] = sign_standard(signing_key, ident, timestamp, body)
+            else:
+                headers["Authorization"] = f"Bearer {made['keys']}"
+            return await http.post(path, content=body, headers=headers)
+
+        for door in DOORS:
+            for make in SHAPES.values():
+                reply = await post(door, *make_body(door, make(400_000 if door == "webhook" else 1_000_000), name=name))
+                assert reply.status_code == 413, (door, reply.text)
+            reply = await post(door, *make_body(door, text="a, b " * 2_400_000, name=name))
+            assert reply.status_code == 413 or "more than 262,144 characters" in reply.text, (door, reply.text)
+        for _ in range(20):
+            reply = await post("a2a", *make_body("a2a", SHAPES["numbers"](9900), name=name))
+            assert "result" in reply.json(), reply.text
+        for params in (b"", b'"historyLength":0', b'"pageSize":100,"includeArtifacts":true'):
+            reply = await post("a2a", f"/a2a/{name}", ["A2A-Version: 1.0"], make_rpc("ListTasks", params))
+            assert reply.json()["result"]["tasks"], reply.text
+    grown = (_read_peak_kib(scene) - before) * 1024
+    assert grown < 2**28, f"{grown:,} bytes more"
+
+
+def _read_peak_kib(scene: Scene) -> int:
+    status = Path(f"/proc/{scene.up.process.pid}/status").read_text()
+    [line] = [line for line in status.splitlines() if line.startswith("VmHWM")]
+    return int(line.split()[1])
+
+
 @contextmanager
 def _serve_busy_model() -> Iterator[str]:
     """Serve a model that is busy until the year 9999, and yield its address."""
@@ -196,6 +243,7 @@ def _serve_busy_model() -> Iterator[str]:
         server.shutdown()
 
 
+_NO_QUOTA = {"messages_per_minute": 0, "bytes_per_minute": 0}
 _GUARDRAIL = {"json_schema": {"properties": {"mail": {"pattern": MAIL}}}, "message": "No address."}
 
 SINGLE_TEXTS = {
@@ -234,6 +282,16 @@ SINGLE_TEXTS = {
         ),
         SingleText("hidden characters and overlong ids", _hide),
         SingleText("a socket without a limit, and a link", _fill_the_sockets),
+        SingleText(
+            "bodies of many values",
+            _send_many_values,
+            {
+                "agent": ECHO,
+                "doors": list(DOORS),
+                "quotas": {"person": {"user": _NO_QUOTA}, "domain": _NO_QUOTA, "total": _NO_QUOTA},
+            },
+            settings={"web": {"port": "FREE_PORT"}},
+        ),
     )
 }
 
@@ -267,7 +325,8 @@ def _run(
     configured = [target, *({"agent": ECHO} for _ in range(other_agents))]
     named = [{**agent, "jid": jid, "password": secret} for agent, (jid, secret) in zip(configured, agents, strict=True)]
     file = write_external_config(directory, server, server.port, *named)
-    settings = json.loads(file.read_text()) | {"conversation": {"max_interactions": 0}, **text.settings}
+    own = json.loads(json.dumps(dict(text.settings)).replace('"FREE_PORT"', str(find_free_ports(1)[0])))
+    settings = json.loads(file.read_text()) | {"conversation": {"max_interactions": 0}, **own}
     file.write_text(json.dumps(settings))
     others = [jid for jid, _ in agents[1:]]
     task = askers.Task(

@@ -14,8 +14,13 @@ from tests.support.servers.server import XmppServer
 SECONDS = float(os.environ.get("SINGLE_TEXT_SECONDS", "0"))
 SENT_BYTES = 300_000_000 if SECONDS else 100_000_000
 SERVERS = ["prosody", "ejabberd"] if SECONDS else ["prosody"]
-WORST = ("a pattern that backtracks", "a turn that ends the process", "a model that is busy until 9999")
-"""What blocks an event loop, ends a process, and overflows a time."""
+WORST = (
+    "a pattern that backtracks",
+    "a turn that ends the process",
+    "a model that is busy until 9999",
+    "bodies of many values",
+)
+"""What blocks an event loop, ends a process, overflows a time, and takes long to parse."""
 
 
 @pytest.mark.timeout(300 + 4 * SECONDS)

@@ -19,8 +19,9 @@ import signal
 import time
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack, ExitStack, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -38,7 +39,7 @@ from tests.support.hosting import PlatformProcess, Tunnel
 from tests.support.line_log import append_line, read_lines
 from tests.support.next_versions import make_next_version
 from tests.support.servers.clients import StockClient
-from tests.support.servers.postgres import Postgres
+from tests.support.servers.postgres import Postgres, standby_of
 from tests.support.servers.server import XmppServer
 from tests.support.wait import TIMEOUT_S, eventually
 from tests.support.workers import Workers, run_workers
@@ -281,6 +282,8 @@ class Scene:
     tally: WorkerTally
     askers: Sequence[TimedAsker]
     directory: Path
+    stack: ExitStack
+    """It ends the further servers."""
     rounds: int = 0
     upgrades: int = 0
     broken: set[Worker] = field(default_factory=set)
@@ -414,6 +417,28 @@ async def _restart_postgres(scene: Scene) -> None:
     await watch
 
 
+async def _fail_over(scene: Scene, name: str, fail: Callable[[Postgres], object]) -> None:
+    """Let a standby take the place of PostgreSQL, at the same address. Open connections stay with the server that fails.
+
+    New ones lead to the standby before it takes writes.
+    """
+    old = scene.postgres
+    new = await asyncio.to_thread(scene.stack.enter_context, standby_of(old))
+    watch = scene.watch(name, scene.shared.agents)
+    await asyncio.to_thread(fail, old)
+    for worker in scene.workers:
+        worker.to_database.target = new
+    await asyncio.sleep(scene.rng.uniform(0.0, 2.0))
+    await asyncio.to_thread(new.promote)
+    scene.postgres, scene.shared.url = new, scene.shared.url.replace(f":{old.port}/", f":{new.port}/")
+    await watch
+
+
+FAILOVERS: dict[str, Callable[[Postgres], object]] = {
+    "failover, killed": Postgres.kill,
+    "failover, frozen": Postgres.freeze,
+    "failover, read-only": lambda server: server.set("default_transaction_read_only", "on"),
+}
 FAULTS: dict[str, Callable[[Scene], Awaitable[None]]] = {
     "kill -9": _kill,
     "kill -9 and start": _kill_and_start,
@@ -423,6 +448,7 @@ FAULTS: dict[str, Callable[[Scene], Awaitable[None]]] = {
     RESTART: _restart_each,
     UPGRADE: _upgrade_all,
     "PostgreSQL restarted": _restart_postgres,
+    **{name: partial(_fail_over, name=name, fail=fail) for name, fail in FAILOVERS.items()},
 }
 COLUMNS = tuple(WorkerTally("").cells)
 
@@ -438,6 +464,7 @@ async def run_worker_chaos(
     agents: int = 6,
     lease_s: float = 2.0,
     limit_s: float = math.inf,
+    questions_per_s: float = _QUESTIONS_PER_S,
 ) -> WorkerTally:
     """Break something again and again while people ask; then wait for the last answers. `server` and `postgres` run.
 
@@ -478,10 +505,14 @@ async def run_worker_chaos(
             await asker.connection.open()
             stack.push_async_callback(asker.close)
             askers.append(asker)
-        scene = Scene(server, postgres, shared, running, rng, lease_s, tally, askers, directory)
+        servers = stack.enter_context(ExitStack())
+        scene = Scene(server, postgres, shared, running, rng, lease_s, tally, askers, directory, servers)
         await scene.wait_until_balanced()
         approving = asyncio.create_task(approve(approver, tally.errands))
-        asking, supervising = asyncio.create_task(_ask(askers, shared.agents)), asyncio.create_task(scene.supervise())
+        asking, supervising = (
+            asyncio.create_task(_ask(askers, shared.agents, 1 / questions_per_s)),
+            asyncio.create_task(scene.supervise()),
+        )
         try:
             for name in faults:
                 if time.monotonic() > ends_at:
@@ -516,10 +547,9 @@ async def run_worker_chaos(
     return tally
 
 
-async def _ask(askers: Sequence[TimedAsker], agents: Sequence[str]) -> None:
+async def _ask(askers: Sequence[TimedAsker], agents: Sequence[str], pause_s: float) -> None:
     """Let each asker ask each agent at an even rate, whether it has answered or not, until cancelled."""
     number, count = 0, itertools.count(1)
-    pause_s = 1 / _QUESTIONS_PER_S
     while True:
         number += 1
         for agent in agents:

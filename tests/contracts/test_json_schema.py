@@ -6,12 +6,13 @@ import asyncio
 import json
 import os
 import signal
-from pathlib import Path
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
-from spade_coreason.contracts.json_schema import find_problem, find_problems
+from spade_coreason.contracts.json_schema import check_for, find_problem, find_problems
+from tests.support.processes import schema_programs
 
 MAIL = r"^([a-zA-Z0-9]+[._-]?)+@[a-z]+[.]com$"
 """An ordinary pattern for addresses. It backtracks for hours on a text such as `NO_MAIL`."""
@@ -86,26 +87,46 @@ def test_what_jsonschema_cannot_do_is_one_short_sentence(value: Any, schema: dic
     assert len(found) < 400
 
 
-def _programs() -> list[int]:
-    """List the programs of this process that check schemas."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*"):
-        try:
-            parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
-            command = (path / "cmdline").read_text()
-        except OSError:  # it has just ended
-            continue
-        if parent == os.getpid() and "json_schema_main.py" in command:
-            found.append(int(path.name))
-    return found
+def _end_programs() -> None:
+    for pid in schema_programs():
+        os.kill(pid, signal.SIGKILL)
 
 
 def test_a_program_that_was_killed_is_replaced() -> None:
     assert find_problem(1, {"type": "integer"}) is None
-    killed = _programs()
+    killed = schema_programs()
     assert killed
     for pid in killed:
         os.kill(pid, signal.SIGKILL)
     assert find_problem("1", {"type": "integer"}) == "payload: '1' is not of type 'integer'"
     assert find_problem(1, {"type": "integer"}) is None
-    assert not set(killed) & set(_programs())
+    assert not set(killed) & set(schema_programs())
+
+
+def test_more_calls_than_programs_wait_for_one() -> None:
+    """Also where threads call it that are not those of the pool: the second burst starts none."""
+    _end_programs()
+    with ThreadPoolExecutor(24) as threads:
+        for _ in range(2):
+            assert list(threads.map(lambda _: find_problem(1, {"type": "integer"}), range(48))) == [None] * 48
+            programs = set(schema_programs())
+            assert len(programs) <= 4
+        assert list(threads.map(lambda _: find_problem(1, {"type": "integer"}), range(48))) == [None] * 48
+    assert set(schema_programs()) == programs
+
+
+async def test_a_burst_of_one_caller_starts_one_program() -> None:
+    _end_programs()
+    await asyncio.gather(*(check_for("ada", find_problem, number, {"type": "integer"}) for number in range(20)))
+    assert len(schema_programs()) == 1
+
+
+async def test_checks_of_one_caller_that_take_long_do_not_delay_those_of_others() -> None:
+    value, schema = ENDLESS["pattern"]
+    slow = [asyncio.create_task(check_for("eve", find_problem, value, schema)) for _ in range(8)]
+    await asyncio.sleep(0)
+    assert await check_for("ada", find_problem, 1, {"type": "integer"}) is None
+    assert sum(task.done() for task in slow) < 4
+    for task in slow:
+        task.cancel()
+    await asyncio.gather(*slow, return_exceptions=True)

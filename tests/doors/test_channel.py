@@ -15,7 +15,8 @@ from sqlalchemy import Engine, event
 
 from spade_coreason import AgentRequest, Response, Session
 from spade_coreason.contracts.questions import QuestionState
-from spade_coreason.doors.channel import _MAX_UNREAD_CHARACTERS, DoorChannel, DoorEvent, DoorReply
+from spade_coreason.doors.channel import DoorChannel, DoorEvent, DoorReply
+from spade_coreason.doors.unread import MAX_BYTES
 from tests.support.door_agents import Desk, make_caller, read_all, run_behind_doors, texts_of
 from tests.support.records import AGENT
 from tests.support.wait import TIMEOUT_S, eventually
@@ -286,13 +287,24 @@ async def test_who_waits_at_another_address_is_told_if_the_answer_cannot_be_read
         assert running.doors.open_count == 0
 
 
-async def test_only_what_waits_to_be_read_counts_for_the_limit_of_a_reply() -> None:
-    reply = DoorReply(DoorChannel(AGENT), WEBSITE, uuid4(), waits=False)
-    third = _MAX_UNREAD_CHARACTERS // 3
-    reply.put(DoorEvent("block.markdown", {}), third)
+async def test_only_what_waits_to_be_read_counts_for_the_limit_of_a_key() -> None:
+    third = MAX_BYTES // 2 // 3
+
+    def open_reply() -> DoorReply:
+        return DoorReply(DoorChannel(AGENT), WEBSITE, uuid4(), waits=False)
+
+    reply, other, block = open_reply(), open_reply(), DoorEvent("block.markdown", {})
+    reply.put(block, third)
     for _ in range(4):
-        reply.put(DoorEvent("block.markdown", {}), third)
+        reply.put(block, third)
         assert (await anext(reply)).type == "block.markdown"
-    for _ in range(3):
-        reply.put(DoorEvent("block.markdown", {}), third)
+        reply.free()
+    other.put(block, third)
+    other.put(block, third)
+    other.put(block, third)  # the other reply has a third too
+    assert [event.type for event in await read_all(other)] == ["request.interrupted"]
+    reply.put(block, third)
+    assert [await anext(reply), await anext(reply)] == [block, block]
+    reply.put(block, third)
+    reply.put(block, third)  # what was read counts until it is freed
     assert [event.type for event in await read_all(reply)] == ["request.interrupted"]

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from contextlib import AsyncExitStack
 
 import httpx
 import pytest
 from starlette.responses import JSONResponse
+from starlette.types import Receive, Scope, Send
 
 from spade_coreason.doors.addresses import Proxies, group_address
+from spade_coreason.doors.connections import ConnectionPools
 from spade_coreason.doors.guard import RequestGuard
-from spade_coreason.doors.limits import HttpLimits
 from tests.support.doors import ExampleDoor, ask, connect, request_of, serve, web_settings
 
 
@@ -32,6 +34,10 @@ from tests.support.doors import ExampleDoor, ask, connect, request_of, serve, we
         ("localhost:x", 421),
         ("10.0.0.1", 421),
         ("127.0.0.1.evil.example", 421),
+        ("[::1].evil.example", 421),
+        ("[::1]evil.example:80", 421),
+        ("evil.example[::1]", 421),
+        ("[::1]8080", 421),
     ],
 )
 async def test_a_request_for_another_host_is_refused(host: str, status: int) -> None:
@@ -117,8 +123,13 @@ async def test_without_tls_only_proxies_and_this_machine_are_served(keys: dict[s
     """Without a network: the tests have only this machine."""
     settings = web_settings(**keys)
     app = JSONResponse({})
-    guard = RequestGuard(app, settings, HttpLimits(**dict(settings.limits)), Proxies(settings.proxies))
-    transport = httpx.ASGITransport(guard, client=(client, 1))
+    pools = ConnectionPools(settings.limits, Proxies(settings.proxies))
+    guard = RequestGuard(app, settings, pools)
+
+    async def serve_placed(scope: Scope, receive: Receive, send: Send) -> None:
+        await guard({**scope, "state": {"slot": pools.enter(client)}}, receive, send)
+
+    transport = httpx.ASGITransport(serve_placed, client=(client, 1))
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
         assert (await http.get("/whoami")).status_code == status
         assert (await http.get("/whoami", headers={"X-Forwarded-For": "127.0.0.1"})).status_code == status
@@ -143,13 +154,43 @@ async def test_a_forwarded_client_needs_a_key_and_has_its_own_count_of_wrong_one
 
 
 async def test_a_client_behind_a_proxy_has_a_limited_number_of_requests() -> None:
+    settings = web_settings(proxies=["127.0.0.1"], limits={"connections_per_address": 1})
+    async with serve(settings), connect(settings) as client:
+        stranger = "X-Forwarded-For: 203.0.113.9"
+        await client.send(request_of("/open-body", stranger, "Expect: 100-continue", "Content-Length: 1", method="POST"))
+        assert (await client.read_head()).status == 100
+        refused = await ask(settings, "/whoami", stranger)
+        assert (refused.status, "retry-after" in refused.headers) == (429, True)
+        assert (await ask(settings, "/whoami", "X-Forwarded-For: 203.0.113.10")).status == 200
+        await client.send(b"x")
+        assert (await client.read_reply()).status == 200
+        assert (await ask(settings, "/whoami", stranger)).status == 200
+
+
+async def test_a_request_behind_a_proxy_counts_for_its_key_once_that_is_shown() -> None:
     settings, door = web_settings(proxies=["127.0.0.1"], limits={"connections_per_address": 1}), ExampleDoor()
     async with serve(settings, door), connect(settings) as client:
         await client.send(request_of("/stream", "X-Forwarded-For: 203.0.113.9"))
         assert (await client.read_head()).status == 200
-        refused = await ask(settings, "/whoami", "X-Forwarded-For: 203.0.113.9")
-        assert (refused.status, "retry-after" in refused.headers) == (429, True)
-        assert (await ask(settings, "/whoami", "X-Forwarded-For: 203.0.113.10")).status == 200
+        assert (await ask(settings, "/whoami", "X-Forwarded-For: 203.0.113.9")).status == 200
+
+
+async def test_strangers_behind_a_proxy_do_not_keep_out_another_block_or_a_key() -> None:
+    """Of 16 connections, strangers have 12, and a block of them 6."""
+    settings = web_settings(proxies=["127.0.0.1"], limits={"connections": 16, "connections_per_address": 3})
+    async with serve(settings), AsyncExitStack() as stack:
+
+        async def occupy(address: str) -> int:
+            client = await stack.enter_async_context(connect(settings))
+            headers = f"X-Forwarded-For: {address}", "Expect: 100-continue", "Content-Length: 1"
+            await client.send(request_of("/open-body", *headers, method="POST", key=None))
+            return (await client.read_head()).status
+
+        assert (await ask(settings, "/whoami", "X-Forwarded-For: 192.0.2.9")).status == 200
+        assert [await occupy(f"203.0.113.{number}") for number in range(8)] == [100] * 6 + [503] * 2
+        assert [await occupy(f"198.51.100.{number}") for number in range(7)] == [100] * 6 + [503]
+        assert (await ask(settings, "/whoami", "X-Forwarded-For: 192.0.2.1")).status == 503
+        assert (await ask(settings, "/whoami", "X-Forwarded-For: 192.0.2.9")).status == 200
 
 
 @pytest.mark.parametrize("path", ["http://localhost/whoami", "whoami", "*", "/whoami%0a", "/who%00ami", "/%1b[31m"])

@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack
 import pytest
 
 from spade_coreason.config.settings import WebSettings
-from tests.support.doors import KEY, ExampleDoor, RawClient, ask, connect, request_of, serve, web_settings
+from tests.support.doors import KEY, OTHER_KEY, ExampleDoor, RawClient, ask, connect, request_of, serve, web_settings
 from tests.support.wait import TIMEOUT_S, eventually
 
 SMALL = {"body_bytes": 4096, "header_bytes": 2048}
@@ -41,7 +41,7 @@ async def test_a_body_that_is_announced_as_too_large_is_refused(path: str) -> No
         reply = await client.read_reply()
         assert (reply.status, reply.headers["connection"]) == (413, "close")
         error = json.loads(reply.body)["error"]
-        assert error["message"] == "the body has more than 4,096 bytes, the limit; send less"
+        assert error["message"] == "the body has more than 4,096 bytes, the limit web.limits.body_bytes; send less"
         assert ("type" in error) == path.startswith("/v1")
 
 
@@ -86,14 +86,32 @@ async def test_all_bodies_together_are_limited() -> None:
     settings = web_settings(limits={"body_bytes": 100_000, "requests_per_key": 100})
     async with serve(settings), AsyncExitStack() as stack:
         clients = [await stack.enter_async_context(connect(settings)) for _ in range(20)]
-        for client in clients:
-            await client.send(request_of("/body", "Content-Length: 100000", method="POST") + bytes(99_999))
+        for number, client in enumerate(clients):
+            key = KEY if number % 2 else OTHER_KEY
+            await client.send(request_of("/body", "Content-Length: 100000", method="POST", key=key) + bytes(99_999))
         refused = await asyncio.wait_for(asyncio.wait([asyncio.create_task(c.read_reply()) for c in clients], timeout=2), 60)
         replies = [task.result() for task in refused[0]]
         for task in refused[1]:
             task.cancel()
         assert {reply.status for reply in replies} == {503}
         assert 0 < len(replies) < 8
+
+
+async def test_the_bodies_of_one_key_do_not_keep_out_another_key() -> None:
+    """A body counts until its answer is complete, also one in a stream, since the request is in memory until then."""
+    settings = web_settings(limits={"body_bytes": 100_000, "requests_per_key": 100})
+    async with serve(settings) as server, AsyncExitStack() as stack:
+        requests = server._app
+        for number in range(1, 10):
+            client = await stack.enter_async_context(connect(settings))
+            await client.send(request_of("/held-body", "Content-Length: 100000", method="POST") + bytes(100_000))
+            if number < 9:
+                assert (await client.read_head()).status == 200
+                assert requests.pending_bytes == number * 100_000
+        assert (await client.read_reply()).status == 503
+        assert (await ask(settings, "/body", method="POST", key=OTHER_KEY, body=bytes(100_000))).status == 200
+        assert (await ask(settings, "/whoami")).status == 200
+    assert requests.pending_bytes == 0
 
 
 async def test_headers_that_are_too_large_are_refused() -> None:
@@ -201,7 +219,7 @@ async def test_an_endless_answer_of_starlette_does_not_block_the_platform_when_i
 
 
 async def test_connections_are_limited_and_those_above_are_told_so() -> None:
-    settings = web_settings(limits={"connections": 3, "header_s": 20})
+    settings = web_settings(limits={"connections": 8, "header_s": 20})
     async with serve(settings) as server:
         async with AsyncExitStack() as stack:
             clients = [await stack.enter_async_context(connect(settings)) for _ in range(3)]

@@ -13,10 +13,11 @@ from mcp_types import ElicitResult
 from spade_coreason.doors.mcp.calls import ToolCallLimits
 from spade_coreason.testing import Policy
 from tests.support.databases import execute
-from tests.support.door_agents import Desk
+from tests.support.door_agents import Desk, make_caller
 from tests.support.doors import FRONT_END_KEY, KEY, OTHER_KEY
 from tests.support.errors import ExpectedErrors
 from tests.support.mcp_door import McpDoor, connect, serve_agent, texts_of
+from tests.support.processes import schema_programs
 from tests.support.records import AGENT, ALICE
 from tests.support.wait import eventually
 
@@ -29,6 +30,12 @@ INITIALIZE = {
     "method": "initialize",
     "params": {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}},
 }
+LISTING = {"jsonrpc": "2.0", "id": 3, "method": "tools/list"}
+
+
+def call_of(query: str, ident: int | str) -> dict[str, Any]:
+    """Return a call of the tool as JSON."""
+    return {"jsonrpc": "2.0", "id": ident, "method": "tools/call", "params": {"name": TOOL, "arguments": {"query": query}}}
 
 
 @pytest.fixture(params=["auto", "legacy"])
@@ -255,6 +262,71 @@ async def test_a_session_is_of_the_user_for_whom_a_front_end_opened_it(url: str)
             for user in ("ada", "ben")
         ]
     assert statuses == [200, 404]
+
+
+async def test_one_user_of_a_front_end_does_not_take_the_sessions_of_others(url: str) -> None:
+    headers = {"Authorization": f"Bearer {FRONT_END_KEY}", "Accept": "application/json, text/event-stream"}
+    async with serve_agent(url, Desk()) as door, httpx2.AsyncClient(trust_env=False, headers=headers, timeout=60) as http:
+
+        async def open_session(user: str) -> httpx2.Response:
+            return await http.post(door.url, json=INITIALIZE, headers={"X-Forwarded-User": user})
+
+        assert [(await open_session("eve")).status_code for _ in range(12)] == [200] * 10 + [503] * 2
+        assert (await open_session("ada")).status_code == 200
+
+
+async def test_the_users_of_a_front_end_who_asked_least_recently_lose_their_sessions_first(url: str) -> None:
+    desk, callers = Desk(), {KEY: make_caller("website", names_users=True)}
+    headers = {"Authorization": f"Bearer {KEY}", "Accept": "application/json, text/event-stream"}
+    async with (
+        serve_agent(url, desk, callers=callers) as door,
+        httpx2.AsyncClient(trust_env=False, headers=headers, timeout=60) as http,
+    ):
+
+        async def open_session(user: str) -> dict[str, str]:
+            opened = await http.post(door.url, json=INITIALIZE, headers={"X-Forwarded-User": user})
+            return {"X-Forwarded-User": user, "Mcp-Session-Id": opened.headers["mcp-session-id"]}
+
+        busy, first = [await open_session(user) for user in ("busy", "first")]
+        waiting = asyncio.create_task(http.post(door.url, json=call_of("wait", 1), headers=busy))
+        await eventually(lambda: len(desk.seen) == 1)
+        last = [await open_session(f"user{number}") for number in range(105)][-1]
+        statuses = [(await http.post(door.url, json=LISTING, headers=user)).status_code for user in (last, first)]
+        assert statuses == [200, 404]
+        desk.release.set()
+        assert "done: wait" in (await waiting).text
+
+
+@pytest.mark.parametrize("ids", [[7, 7, 7, 7, 7], [7, "7"]])
+async def test_a_second_request_under_an_id_in_progress_is_an_error_at_once(url: str, ids: list[int | str]) -> None:
+    """The first one is answered, and the others do not wait for it."""
+    desk = Desk()
+    headers = {"Authorization": f"Bearer {KEY}", "Accept": "application/json, text/event-stream"}
+    async with serve_agent(url, desk) as door, httpx2.AsyncClient(trust_env=False, headers=headers, timeout=60) as http:
+        opened = await http.post(door.url, json=INITIALIZE)
+        session = {"Mcp-Session-Id": opened.headers["mcp-session-id"]}
+        first = asyncio.create_task(http.post(door.url, json=call_of("wait", ids[0]), headers=session))
+        await eventually(lambda: len(desk.seen) == 1)
+        others = [await http.post(door.url, json=call_of("hello", ident), headers=session) for ident in ids[1:]]
+        assert {reply.status_code for reply in others} == {400}
+        assert "give each request an id of its own" in others[0].text
+        assert not first.done()
+        # Another id, and the id in another session, are answered meanwhile.
+        assert "done: hello" in (await http.post(door.url, json=call_of("hello", 8), headers=session)).text
+        elsewhere = {"Mcp-Session-Id": (await http.post(door.url, json=INITIALIZE)).headers["mcp-session-id"]}
+        assert "done: hello" in (await http.post(door.url, json=call_of("hello", 7), headers=elsewhere)).text
+        desk.release.set()
+        assert "done: wait" in (await first).text
+        assert "done: again" in (await http.post(door.url, json=call_of("again", 7), headers=session)).text
+    assert [query for _, query in desk.seen] == ["wait", "hello", "hello", "again"]
+
+
+async def test_a_burst_of_calls_is_checked_by_one_program(url: str, mode: str) -> None:
+    before = set(schema_programs())
+    async with serve_agent(url, Desk()) as door, connect(door, mode=mode) as client:
+        results = await asyncio.gather(*(call(client, f"hello {number}") for number in range(20)))
+        assert sorted(texts_of(result)[0] for result in results) == sorted(f"done: hello {number}" for number in range(20))
+    assert len(set(schema_programs()) - before) <= 1
 
 
 async def test_a_body_is_limited_by_the_settings_of_the_server(url: str) -> None:

@@ -104,6 +104,6 @@ def test_an_aborted_stream_has_its_replacement() -> None:
 def test_the_sdk_is_not_loaded_before_the_first_request() -> None:
     code = (
         "import sys; from spade_coreason.doors import Doors, WebServer, make_mcp_routes; "
-        "WebServer; make_mcp_routes(Doors(), 1000); print({'mcp', 'mcp_types'} & set(sys.modules))"
+        "WebServer; make_mcp_routes(Doors()); print({'mcp', 'mcp_types'} & set(sys.modules))"
     )
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "set()"

@@ -31,6 +31,7 @@ from tests.support.chat_completions import (
 from tests.support.databases import SQLITE
 from tests.support.errors import ExpectedErrors
 from tests.support.llm_agent import definition_with_output
+from tests.support.profiling import count_calls
 from tests.support.wait import TIMEOUT_S, eventually
 
 
@@ -430,6 +431,25 @@ async def test_an_endless_response_is_read_only_up_to_a_limit(failure: Answer, p
         await eventually(lambda: server.open_count == 0)
         server.answers[:] = [text_answer("yes")]
         assert (await t.ask("hi")).text == "yes"
+
+
+async def test_an_event_of_many_values_is_no_completion_and_is_not_parsed() -> None:
+    """The package takes microseconds for each choice. A text of many commas is no work."""
+
+    async def many(wire: CompletionStream) -> None:
+        await wire.raw(f'data: {{"choices": [{",".join(["{}"] * 10_000)}]}}\n\n')
+        await wire.done()
+
+    async with no_leftovers(), run_helper_agent(many, endpoint={"tries": 1}) as (server, t):
+        with (
+            count_calls() as calls,
+            pytest.raises(PeerFailedError, match="My language model answers with something that is no chat completion"),
+        ):
+            await t.ask("hi", timeout=TIMEOUT_S)
+        assert calls["construct"] < 100
+        text = "a, b: [c] " * 15_000
+        server.answers[:] = [text_answer(text)]
+        assert (await t.ask("hi")).text.strip() == text.strip()
 
 
 async def test_of_two_interleaved_choices_only_the_first_is_read() -> None:

@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import socket
+from collections.abc import Collection
+from contextlib import suppress
+from io import StringIO
 from typing import TYPE_CHECKING
-from wsgiref.simple_server import WSGIServer
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
 
 from ...config import MetricsSettings
+from ...domain.environment.loopback import is_loopback
+from ...doors import LOOPBACK_NAMES, split_host
 from ...exceptions import ServerError
 
 if TYPE_CHECKING:
     from .collector import MetricsCollector
 
+_CONNECTIONS = 16
+"""The most connections at once."""
+_open_connections: dict[socket.socket, bool] = {}
+"""True for a connection whose request is complete."""
 _REMEDIES = {
     errno.EADDRINUSE: "is in use; stop the program that listens there, or choose another metrics.listen",
     errno.EADDRNOTAVAIL: "does not belong to this machine; correct metrics.listen",
@@ -52,6 +62,48 @@ async def check_metrics_address(settings: MetricsSettings) -> None:
     server.server_close()
 
 
+class _Handler(WSGIRequestHandler):
+    """A thread with one request. There are few at once: the oldest one whose request is not complete makes room."""
+
+    names: Collection[str]
+    """The names of the server; any without one."""
+    timeout = 5.0
+    """Seconds for each part of the request, and for the client to read the answer."""
+
+    def setup(self) -> None:
+        super().setup()
+        _open_connections[self.connection] = False
+        if len(_open_connections) > _CONNECTIONS:
+            halves = (each for each, is_complete in list(_open_connections.items()) if not is_complete)
+            oldest = next(halves, self.connection)
+            _open_connections.pop(oldest, None)
+            with suppress(OSError):
+                oldest.shutdown(socket.SHUT_RDWR)  # its thread ends
+
+    def handle(self) -> None:
+        with suppress(OSError):
+            super().handle()
+
+    def parse_request(self) -> bool:
+        if not super().parse_request() or self.connection not in _open_connections:
+            return False
+        _open_connections[self.connection] = True
+        is_known = not self.names or split_host(self.headers.get("Host", ""))[0] in self.names
+        if not is_known:
+            self.send_error(421, "this server has another name; add it to metrics.hosts")
+        return is_known
+
+    def finish(self) -> None:
+        _open_connections.pop(self.connection, None)
+        super().finish()
+
+    def get_stderr(self) -> StringIO:
+        return StringIO()  # for clients that do not read
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Log nothing."""
+
+
 def _listen(settings: MetricsSettings, registry: CollectorRegistry) -> WSGIServer:
     """Start a server in a thread. It blocks: the library asks for the name of the host."""
     host, port = settings.address
@@ -60,4 +112,7 @@ def _listen(settings: MetricsSettings, registry: CollectorRegistry) -> WSGIServe
     except OSError as error:
         remedy = _REMEDIES.get(error.errno or 0, f"cannot be used: {error.strerror}; correct metrics.listen")
         raise ServerError(f"{settings.listen} {remedy}") from error
+    is_checked = settings.hosts or is_loopback(host)
+    names = {*LOOPBACK_NAMES, split_host(settings.listen)[0], *settings.hosts} if is_checked else ()
+    server.RequestHandlerClass = type("_NamedHandler", (_Handler,), {"names": names})
     return server

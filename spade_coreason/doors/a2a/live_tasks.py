@@ -14,31 +14,30 @@ from ...domain.texts.error_chain import describe_error_chain
 from ..caller import Caller
 from ..channel import DoorEvent, DoorReply
 from ..doors import DoorAgent
+from ..unread import UnreadBytes
 from .progress import ASKED_ANOTHER, INTERRUPTED, PAUSED, TaskProgress, Update, question_parts
 
 log = logging.getLogger(__name__)
 
-_MAX_UNREAD_BYTES = 16 * 2**20
-"""The most bytes that wait for one who follows a task and does not read. Then its stream ends, and it may subscribe again."""
 _CHECK_S = 1.0
 _RETRY_S = 1.0
 
 
 class Follower:
-    """One who follows a task: `async for update in follower`."""
+    """One who follows a task: `async for update in follower`. It ends if too much waits, and the client may subscribe again."""
 
-    def __init__(self, on_close: Callable[[Follower], None]) -> None:
+    def __init__(self, key: str, on_close: Callable[[Follower], None]) -> None:
         self._on_close = on_close
         self._updates: deque[Update] = deque()
-        self._size = 0
+        self._unread = UnreadBytes(key)
         self._arrival = asyncio.Event()
         self._is_over = False
 
     def put(self, update: Update) -> None:
         """Add an update."""
-        self._size += update.ByteSize()
-        if self._size > _MAX_UNREAD_BYTES:
+        if not self._unread.add(update.ByteSize()):
             self._updates.clear()
+            self._unread.size = 0
             self.end()
         if not self._is_over:
             self._updates.append(update)
@@ -57,8 +56,8 @@ class Follower:
         while True:
             while self._updates:
                 update = self._updates.popleft()
-                self._size -= update.ByteSize()
                 yield update
+                self._unread.size -= update.ByteSize()
             if self._is_over:
                 return
             self._arrival.clear()
@@ -85,7 +84,7 @@ class LiveTask:
 
     def follow(self) -> Follower:
         """Return the updates from now on; close it."""
-        follower = Follower(self._followers.remove)
+        follower = Follower(self.caller.name, self._followers.remove)
         self._followers.append(follower)
         if self.is_over:
             follower.end()

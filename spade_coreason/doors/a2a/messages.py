@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,13 +12,14 @@ from uuid import UUID, uuid5
 
 from a2a.types import a2a_pb2
 from a2a.utils.errors import InvalidParamsError
-from google.protobuf.json_format import MessageToDict, ParseDict
-from google.protobuf.struct_pb2 import Struct, Value
+from google.protobuf.json_format import ParseDict
+from google.protobuf.struct_pb2 import Value
 
 from ...contracts import AgentDefinition
 from ...domain.texts.file_names import safe_file_name
 from ...domain.texts.links import MAX_URL_CHARACTERS, is_link
 from ...storage import NewFile
+from ..limits import check_payload
 
 _NAMESPACE = UUID("b9f1c0de-5b0c-4e0f-9c3e-2f1d7a6b8e40")
 MAX_ID_CHARACTERS = 256
@@ -88,6 +90,7 @@ def read_content(message: a2a_pb2.Message, manifest: AgentDefinition) -> Message
         if attachments:
             payload["attachments"] = attachments
         capability = _read_skill(message, manifest)
+    check_payload(payload)
     return MessageContent(payload, capability, files)
 
 
@@ -139,30 +142,29 @@ def read_value(value: Value) -> Any:
 
     Raise InvalidParamsError for a number that JSON does not have.
     """
-    return _restore_integers(_to_json(value))
+    match kind := value.WhichOneof("kind"):
+        case "struct_value":
+            return {key: read_value(each) for key, each in value.struct_value.fields.items()}
+        case "list_value":
+            return [read_value(each) for each in value.list_value.values]
+        case "number_value":
+            return _restore_integer(value.number_value)
+        case "null_value" | None:
+            return None
+    return getattr(value, kind)
 
 
-def _to_json(message: Value | Struct) -> Any:
-    try:
-        return MessageToDict(message)
-    except ValueError as error:
-        raise InvalidParamsError("a number is infinite, or is none; JSON does not have it") from error
-
-
-def _restore_integers(value: Any) -> Any:
-    match value:
-        case float() if value.is_integer() and abs(value) < 2**53:
-            return int(value)
-        case dict():
-            return {key: _restore_integers(each) for key, each in value.items()}
-        case list():
-            return [_restore_integers(each) for each in value]
-    return value
+def _restore_integer(number: float) -> float:
+    if not math.isfinite(number):
+        raise InvalidParamsError("a number is infinite, or is none; JSON does not have it")
+    return int(number) if number.is_integer() and abs(number) < 2**53 else number
 
 
 def read_metadata(message: a2a_pb2.Message) -> dict[str, Any]:
     """Return the metadata of a message as JSON. Raise InvalidParamsError for a number that JSON does not have."""
-    return {key: _restore_integers(value) for key, value in _to_json(message.metadata).items()}
+    metadata = {key: read_value(value) for key, value in message.metadata.fields.items()}
+    check_payload(metadata)
+    return metadata
 
 
 def make_message(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from collections.abc import AsyncIterator, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -24,7 +25,10 @@ from .progress import ASKED_ANOTHER, make_status, question_parts, text_or_link
 
 THREAD_PREFIX = "a2a:"
 """The beginning of the threads of this door. So a task of another door is none of this one, and no conversation is shared."""
-_PAGE = 200
+_PAGE = 50
+"""The most stored tasks that are in memory at once."""
+_PAGE_BYTES = 2**17
+"""The bytes of tasks with which a page ends, however many were asked for. To write them as JSON takes 80 ns each."""
 _MAX_COUNTED = 10_000
 """The most stored tasks that are read to count those of one state."""
 _ENDED = {a2a_pb2.TASK_STATE_COMPLETED, a2a_pb2.TASK_STATE_FAILED}
@@ -37,6 +41,9 @@ class TaskFilter:
     context_id: str = ""
     state: int = a2a_pb2.TASK_STATE_UNSPECIFIED
     after: datetime | None = None
+    has_history: bool = True
+    """True if the messages of the caller are shown."""
+    has_artifacts: bool = True
 
     def accepts(self, task: a2a_pb2.Task) -> bool:
         """Return True if a task is asked for."""
@@ -45,6 +52,9 @@ class TaskFilter:
         if self.after is not None and moment_of(task) < self.after:
             return False
         return self.state in (a2a_pb2.TASK_STATE_UNSPECIFIED, task.status.state)
+
+
+_ALL = TaskFilter()
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +104,7 @@ class StoredTasks:
         return a2a_pb2.Task(id=str(task_id), context_id=context_id, status=status)
 
     async def _make_open(
-        self, caller: Caller, request: Mapping[str, Any], received_at: datetime, *, is_parked: bool
+        self, caller: Caller, request: Mapping[str, Any], received_at: datetime, *, is_parked: bool, wanted: TaskFilter = _ALL
     ) -> a2a_pb2.Task:
         task_id, context_id = request["request_id"], request["thread"].removeprefix(THREAD_PREFIX)
         state, parts = a2a_pb2.TASK_STATE_WORKING, []
@@ -105,7 +115,8 @@ class StoredTasks:
             elif await self._agent.waits_for_others(caller, UUID(task_id)):
                 parts = [a2a_pb2.Part(text=ASKED_ANOTHER)]
         message_id = request.get("metadata", {}).get("message_id", task_id)
-        message = make_message(message_id, task_id, context_id, parts_of(request["payload"]), is_user=True)
+        sent = parts_of(request["payload"] if wanted.has_history else {})
+        message = make_message(message_id, task_id, context_id, sent, is_user=True)
         status = make_status(state, task_id, context_id, parts, received_at)
         return a2a_pb2.Task(id=task_id, context_id=context_id, status=status, history=[message])
 
@@ -115,34 +126,39 @@ class StoredTasks:
         Raise InvalidParamsError for any other token.
         """
         before_row, before_time = _read_token(token)
-        open_tasks = [task for task in await self._load_open(caller) if wanted.accepts(task)]
+        open_tasks = [task for task in await self._load_open(caller, wanted) if wanted.accepts(task)]
         following = [task for task in open_tasks if before_time is None or _micros(task) < before_time]
         tasks: list[a2a_pb2.Task] = []
-        row, time = before_row, before_time
-        has_more = False
-        async for answered in self._iterate_answered(caller, wanted, before_row, size):
-            while following and moment_of(following[0]) >= moment_of(answered[1]) and len(tasks) < size:
-                tasks.append(following.pop(0))
-                time = _micros(tasks[-1])
-            if len(tasks) == size:
+        row, time, page_bytes, has_more = before_row, before_time, 0, False
+        async for answered_row, task in self._merge(following, self._iterate_answered(caller, wanted, before_row, size)):
+            if len(tasks) == size or page_bytes > _PAGE_BYTES:
                 has_more = True
                 break
-            row = answered[0]
-            tasks.append(answered[1])
-        while following and len(tasks) < size:
-            tasks.append(following.pop(0))
-            time = _micros(tasks[-1])
-        has_more = has_more or bool(following)
+            tasks.append(task)
+            page_bytes += task.ByteSize()
+            row, time = (row, _micros(task)) if answered_row is None else (answered_row, time)
         total = len(open_tasks) + await self._count_answered(caller, wanted)
         return TaskPage(tasks, _make_token(row, time) if has_more else "", total)
 
-    async def _load_open(self, caller: Caller) -> list[a2a_pb2.Task]:
+    async def _merge(
+        self, open_tasks: list[a2a_pb2.Task], answered: AsyncIterator[tuple[int, a2a_pb2.Task]]
+    ) -> AsyncIterator[tuple[int | None, a2a_pb2.Task]]:
+        """Yield tasks in the order of their last changes, those that are answered with their rows."""
+        async for row, task in answered:
+            while open_tasks and moment_of(open_tasks[0]) >= moment_of(task):
+                yield None, open_tasks.pop(0)
+            yield row, task
+        for task in open_tasks:
+            yield None, task
+
+    async def _load_open(self, caller: Caller, wanted: TaskFilter) -> list[a2a_pb2.Task]:
         """Return the tasks that are not over, the latest first."""
         tasks = []
         for received_at, is_parked, text in await self._agent.list_open(caller):
             request = from_json(text)
             if (request.get("thread") or "").startswith(THREAD_PREFIX) and request.get("request_id"):
-                tasks.append(await self._make_open(caller, request, received_at, is_parked=is_parked))
+                tasks.append(await self._make_open(caller, request, received_at, is_parked=is_parked, wanted=wanted))
+            await asyncio.sleep(0)
         return sorted(tasks, key=moment_of, reverse=True)
 
     async def _iterate_answered(
@@ -154,7 +170,8 @@ class StoredTasks:
         while True:
             turns = await self._list_turns(caller, wanted, limit, before_row)
             for turn in turns:
-                task = self._make_answered(caller, turn)
+                task = self._make_answered(caller, turn, wanted)
+                await asyncio.sleep(0)
                 if wanted.after is not None and moment_of(task) < wanted.after:
                     return
                 if wanted.accepts(task):
@@ -168,7 +185,7 @@ class StoredTasks:
             repository = self._agent.repository
             return await repository.count_own_turns(caller.address, THREAD_PREFIX, _oldest(), self._ids(caller, wanted))
         count = 0
-        async for _ in self._iterate_answered(caller, wanted, None, _PAGE):
+        async for _ in self._iterate_answered(caller, replace(wanted, has_history=False, has_artifacts=False), None, _PAGE):
             count += 1
             if count == _MAX_COUNTED:
                 break
@@ -183,24 +200,25 @@ class StoredTasks:
             return []
         return candidate_conversation_ids(THREAD_PREFIX + wanted.context_id, caller.address, self._agent.jid)
 
-    def _make_answered(self, caller: Caller, turn: OwnTurn) -> a2a_pb2.Task:
+    def _make_answered(self, caller: Caller, turn: OwnTurn, wanted: TaskFilter) -> a2a_pb2.Task:
         thread = recover_thread(turn.conversation_id, caller.address, self._agent.jid) or ""
         body = from_json(turn.body)
-        return make_answered_task(body["meta"]["request_id"], thread.removeprefix(THREAD_PREFIX), body)
+        return make_answered_task(body["meta"]["request_id"], thread.removeprefix(THREAD_PREFIX), body, wanted)
 
 
-def make_answered_task(task_id: str, context_id: str, turn: Mapping[str, Any]) -> a2a_pb2.Task:
+def make_answered_task(task_id: str, context_id: str, turn: Mapping[str, Any], wanted: TaskFilter = _ALL) -> a2a_pb2.Task:
     """Make the task of a turn that has answered or failed. Its text is one artifact, and each of its data another one."""
     output, meta = turn["output"], turn.get("meta", {})
     ended_at = datetime.fromisoformat(turn["timestamp"]) + timedelta(milliseconds=meta.get("duration_ms", 0))
     error = output.get("error")
     state = a2a_pb2.TASK_STATE_COMPLETED if error is None else a2a_pb2.TASK_STATE_FAILED
     parts = [a2a_pb2.Part(text=error["user_message"])] if error else []
-    user = make_message(meta.get("message_id", task_id), task_id, context_id, parts_of(turn["input"]), is_user=True)
+    sent = parts_of(turn["input"] if wanted.has_history else {})
+    user = make_message(meta.get("message_id", task_id), task_id, context_id, sent, is_user=True)
     task = a2a_pb2.Task(
         id=task_id, context_id=context_id, status=make_status(state, task_id, context_id, parts, ended_at), history=[user]
     )
-    task.artifacts.extend(_make_artifacts(task_id, output))
+    task.artifacts.extend(_make_artifacts(task_id, output) if wanted.has_artifacts else ())
     facts = {name: meta[name] for name in ("usage", "incident") if name in meta}
     if error is not None:
         facts |= {name: error[name] for name in ("code", "recoverable") if error.get(name) is not None}

@@ -27,11 +27,14 @@ from mcp_types import (
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from ...contracts import ErrorCode
+from ...contracts.json_schema import check_for
 from ...domain.texts.approval_mark import quote_forgeries
 from ...exceptions import StoreError
 from ..caller import Caller
 from ..channel import DoorEvent, DoorReply
 from ..doors import CallerQuestion
+from ..errors import HttpError
+from ..limits import check_payload
 from .results import ToolAnswer, make_meta
 from .tools import AgentTool, ToolArguments
 
@@ -82,7 +85,7 @@ class ClientLostError(Exception):
 
 
 class AgentToolCall:
-    """One call. `await run()` returns its result, `lose()` ends the wait if the client is gone: the request goes on."""
+    """One call. `await run()` returns its result. The future `lost` ends the wait if the client is gone."""
 
     def __init__(
         self,
@@ -91,6 +94,7 @@ class AgentToolCall:
         context: ServerRequestContext[Any, Any],
         params: CallToolRequestParams,
         limits: ToolCallLimits,
+        lost: asyncio.Future[Any],
     ) -> None:
         self._tool = tool
         self._agent = tool.agent
@@ -98,7 +102,7 @@ class AgentToolCall:
         self._context = context
         self._params = params
         self._limits = limits
-        self._lost = asyncio.get_running_loop().create_future()
+        self._lost = lost
         self._steps = 0
         self._state = _WORKING
         self._is_declined = False
@@ -110,11 +114,6 @@ class AgentToolCall:
         self._meta: dict[str, Any] = {}
         self.reply: DoorReply | None = None
         """The reply, once the agent is asked."""
-
-    def lose(self) -> None:
-        """End the wait, because the client is gone."""
-        if not self._lost.done():
-            self._lost.set_result(None)
 
     async def cancel(self) -> None:
         """Cancel the request, because the client has asked for it."""
@@ -138,8 +137,9 @@ class AgentToolCall:
             self._conversation = arguments.conversation or request_id.hex[:_CONVERSATION_DIGITS]
             self._meta = make_meta(conversation=self._conversation, request_id=self._request_name)
             self.reply = reply = await self._ask(arguments, request_id, is_known=bool(given))
-        except ValueError as error:
-            return self._notice(str(error), is_error=True, code=int(ErrorCode.BAD_REQUEST))
+        except (ValueError, HttpError) as error:
+            text = error.detail if isinstance(error, HttpError) else str(error)
+            return self._notice(text, is_error=True, code=int(ErrorCode.BAD_REQUEST))
         except _PausedError:
             text = "An operator has paused the agent. Try again later."
             return self._notice(text, is_error=True, code=int(ErrorCode.UNAVAILABLE), retry_after_s=_PAUSED_S)
@@ -171,10 +171,11 @@ class AgentToolCall:
                 raise ValueError("there is no request with this request_id, or it is older than seven days")
         if not arguments.payload and self._tool.needs_arguments:
             raise ValueError("the call has no arguments for the agent; give those of the input schema, such as `query`")
+        check_payload(arguments.payload)
         if await self._agent.is_paused():
             raise _PausedError
         capability = self._tool.capability
-        await asyncio.to_thread(capability.validate_input, arguments.payload)
+        await check_for(self._caller.address, capability.validate_input, arguments.payload)
         return await self._agent.ask(
             self._caller,
             arguments.payload,

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 PATH = "/mcp"
 
 
-def make_mcp_routes(doors: Doors, max_body_bytes: int, limits: ToolCallLimits | None = None) -> DoorRoutes:
+def make_mcp_routes(doors: Doors, limits: ToolCallLimits | None = None) -> DoorRoutes:
     """Return the route for the agents behind the door `mcp`."""
-    endpoint = _McpEndpoint(doors, max_body_bytes, limits)
+    endpoint = _McpEndpoint(doors, limits)
     # No GET: the server sends nothing on its own, and each open stream would count for the key.
     return DoorRoutes(routes=(Route(PATH, endpoint, methods=["POST", "DELETE"]),), close=endpoint.close)
 
@@ -29,9 +29,8 @@ def make_mcp_routes(doors: Doors, max_body_bytes: int, limits: ToolCallLimits | 
 class _McpEndpoint:
     """The application at the path. Its server, and the SDK, are loaded at the first request."""
 
-    def __init__(self, doors: Doors, max_body_bytes: int, limits: ToolCallLimits | None) -> None:
+    def __init__(self, doors: Doors, limits: ToolCallLimits | None) -> None:
         self._doors = doors
-        self._max_body_bytes = max_body_bytes
         self._limits = limits
         self._server: AgentToolServer | None = None
         self._lock = asyncio.Lock()
@@ -51,6 +50,6 @@ class _McpEndpoint:
                 # The import takes a second, in which the other agents go on.
                 module = await asyncio.to_thread(importlib.import_module, f"{__package__}.server")
                 limits = self._limits or module.ToolCallLimits()
-                self._server = module.AgentToolServer(self._doors, self._max_body_bytes, limits)
+                self._server = module.AgentToolServer(self._doors, limits)
             assert self._server is not None
             return self._server

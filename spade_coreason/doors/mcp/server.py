@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+import sys
 from contextlib import suppress
 from typing import Any
 
@@ -16,6 +16,7 @@ from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
+from mcp.server.streamable_http import MCP_SESSION_ID_HEADER
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.server.transport_security import TransportSecuritySettings
 from mcp_types import (
@@ -26,45 +27,42 @@ from mcp_types import (
     ListToolsResult,
     PaginatedRequestParams,
 )
+from pydantic_core import from_json
 from starlette.requests import HTTPConnection
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from ..._version import __version__
 from ..authentication import caller_of
+from ..caller import Caller
 from ..doors import Doors
+from ..errors import HttpError
+from ..limits import read_json
 from .calls import AgentToolCall, ClientLostError, ToolCallLimits
 from .tools import AgentTool, make_tools
 
 _NAME = "mcp"
 _INSTRUCTIONS = "Each tool asks an agent. A result names its conversation, so that a later call can go on with it."
 _MAX_SESSIONS = 100
-"""The most sessions of a key. Clients of revision 2026-07-28 have none."""
+"""The most sessions of a caller. Clients of revision 2026-07-28 have none."""
+_MAX_USER_SESSIONS = 10
+"""The same for each user of a front end."""
+_MAX_USERS = 100
+"""The most users of a front end with sessions. Those of the user with the oldest request end first."""
 _IDLE_S = 30 * 60.0
-_PRESENCE = "mcp_presence"
+_LOST = "mcp_lost"
+"""The name of a future in the state of a request, which is cancelled when its client is gone."""
 
 log = logging.getLogger(__name__)
-
-
-class _Presence:
-    """The client of one HTTP request: `leave()` tells the call that waits for it."""
-
-    def __init__(self) -> None:
-        self.on_gone: list[Callable[[], None]] = []
-
-    def leave(self) -> None:
-        for callback in self.on_gone:
-            callback()
 
 
 class AgentToolServer:
     """The MCP server. `await serve(scope, receive, send)` answers one HTTP request, `await close()` ends its sessions.
 
-    Each key has sessions of its own, and the SDK lets only the caller that opened a session use it.
+    Each caller has sessions of its own, and the SDK lets no other one use them.
     """
 
-    def __init__(self, doors: Doors, max_body_bytes: int, limits: ToolCallLimits) -> None:
+    def __init__(self, doors: Doors, limits: ToolCallLimits) -> None:
         self._doors = doors
-        self._max_body_bytes = max_body_bytes
         self._limits = limits
         self._server: Server[Any] = Server(
             "spade-coreason",
@@ -74,20 +72,38 @@ class AgentToolServer:
             on_call_tool=self._call_tool,
         )
         self._managers: dict[str, _Sessions] = {}
+        """The sessions of callers, by their addresses."""
         self._cancels: set[asyncio.Task[None]] = set()
 
     async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request of a caller."""
         caller = caller_of(HTTPConnection(scope))
-        if (sessions := self._managers.get(caller.name)) is None:
-            sessions = self._managers[caller.name] = _Sessions(self._server, self._max_body_bytes)
-        presence = scope["state"][_PRESENCE] = _Presence()
+        body, receive = await read_json(scope, receive)
+        sessions = self._managers.pop(caller.address, None) or _Sessions(self._server, caller)
+        self._managers[caller.address] = sessions
+        session = HTTPConnection(scope).headers.get(MCP_SESSION_ID_HEADER)
+        request_id = session, _find_id(body) if session else object()
+        if request_id in sessions.open_requests.values():
+            raise HttpError(400, "a request with this id is in progress in this session; give each request an id of its own")
+        lost = scope["state"][_LOST] = asyncio.get_running_loop().create_future()
         # The SDK compares these with those of the request that opened the session.
         scope["user"] = AuthenticatedUser(AccessToken(token="", client_id=caller.name, scopes=[], subject=caller.address))
+
+        async def send_and_free(message: Message) -> None:
+            # The client may take the id again as soon as it has the answer.
+            if "body" in message and not message.get("more_body"):
+                sessions.open_requests[lost] = None
+            await send(message)
+
+        sessions.open_requests[lost] = request_id
         try:
-            await sessions.serve(scope, receive, send)
+            idle = [each for each in self._managers.values() if each.caller.name == caller.name and not each.open_requests]
+            if len(idle) > _MAX_USERS:
+                await self._managers.pop(idle[0].caller.address).close()
+            await sessions.serve(scope, receive, send_and_free)
         finally:
-            presence.leave()
+            del sessions.open_requests[lost]
+            lost.cancel()
 
     async def close(self) -> None:
         """End all sessions."""
@@ -110,8 +126,8 @@ class AgentToolServer:
         if tool is None:
             raise MCPError(code=INVALID_PARAMS, message="there is no such tool; tools/list names those of your key")
         request = _request_of(context)
-        call = AgentToolCall(tool, caller_of(request), context, params, self._limits)
-        request.scope["state"][_PRESENCE].on_gone.append(call.lose)
+        lost = request.scope["state"][_LOST]
+        call = AgentToolCall(tool, caller_of(request), context, params, self._limits, lost)
         try:
             return await call.run()
         except ClientLostError:
@@ -143,20 +159,23 @@ def _is_cancelled_by_client(context: ServerRequestContext[Any, Any]) -> bool:
 
 
 class _Sessions:
-    """The sessions of a key, in a task of their own: the SDK must leave its contexts in the task that entered them."""
+    """The sessions of a caller, in a task of their own: the SDK must leave its contexts in the task that entered them."""
 
-    def __init__(self, server: Server[Any], max_body_bytes: int) -> None:
+    def __init__(self, server: Server[Any], caller: Caller) -> None:
+        self.caller = caller
+        self.open_requests: dict[asyncio.Future[None], object] = {}
+        """The requests in progress, by session and id: the SDK would mix up the answers to two of one id."""
         self._manager = StreamableHTTPSessionManager(
             server,
             # Host and Origin are checked in front of all doors, by the public address of the server.
             security_settings=TransportSecuritySettings(enable_dns_rebinding_protection=False),
             session_idle_timeout=_IDLE_S,
-            max_request_body_size=max_body_bytes,
-            max_sessions=_MAX_SESSIONS,
+            max_request_body_size=sys.maxsize,  # `read_json` has read it
+            max_sessions=_MAX_USER_SESSIONS if caller.names_users else _MAX_SESSIONS,
         )
         self._is_ready = asyncio.Event()
         self._end = asyncio.Event()
-        self._task = asyncio.create_task(self._run(), name="MCP sessions of a key")
+        self._task = asyncio.create_task(self._run(), name="MCP sessions of a caller")
 
     async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._is_ready.wait()
@@ -174,3 +193,12 @@ class _Sessions:
                 await self._end.wait()
         finally:
             self._is_ready.set()
+
+
+def _find_id(body: bytes) -> object:
+    """Return the id of a request. What is none is like no other."""
+    with suppress(ValueError):
+        match from_json(body):
+            case {"method": _, "id": found}:
+                return str(found)
+    return object()

@@ -21,6 +21,7 @@ from ..caller import Caller
 from ..channel import DoorReply
 from ..doors import CallerQuestion, DoorAgent, Doors
 from ..files import store_files
+from ..limits import read_json
 from ..server import DoorRoutes
 from ..streaming import EventStreamResponse, wait_while_connected
 from .answers import Answer, Piece, show_question
@@ -421,7 +422,7 @@ async def _read(
     request: Request, kind: str, read_message: Callable[[dict[str, Any]], UserMessage]
 ) -> tuple[dict[str, Any], UserMessage, bytes]:
     """Return the body of a request, its message, and the digest of what it asks. Raise HttpError."""
-    data = await request.body()
+    data, _ = await read_json(request.scope, request.receive)
 
     def parse() -> tuple[dict[str, Any], UserMessage, bytes]:
         body = read_body(data)

@@ -33,3 +33,4 @@ async def read_with_pauses(reply: DoorReply, pause_s: float) -> AsyncGenerator[D
             return
         else:
             yield event
+            reply.free()

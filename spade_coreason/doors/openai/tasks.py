@@ -7,8 +7,8 @@ import re
 from typing import Any
 
 _BEGINNING = "### Task:"
-_HISTORY = re.compile(r"<chat_history>(.*?)</chat_history>", re.DOTALL)
-_FIRST_QUESTION = re.compile(r"^\s*USER:\s*(.*?)(?=^\s*ASSISTANT:|\Z)", re.DOTALL | re.MULTILINE)
+_QUESTION = re.compile(r"^[^\S\n]*USER:", re.MULTILINE)
+_ANSWER = re.compile(r"^[^\S\n]*ASSISTANT:", re.MULTILINE)
 _KEY = re.compile(r"\{\s*\"(title|tags|follow_ups|queries|prompt|text)\"\s*:")
 _EMPTY: dict[str, Any] = {"tags": ["General"], "follow_ups": [], "queries": [], "prompt": "", "text": ""}
 _TITLE_WORDS, _TITLE_CHARACTERS = 6, 60
@@ -22,17 +22,17 @@ def answer_task(text: str) -> str | None:
     """
     if not text.lstrip().startswith(_BEGINNING):
         return None
-    history = _HISTORY.search(text)
-    instructions = text[: history.start()] + text[history.end() :] if history else text
-    key = _KEY.search(instructions)
+    before, _, rest = text.partition("<chat_history>")
+    history, closing, after = rest.partition("</chat_history>")
+    key = _KEY.search(before + after if closing else text)
     if key is None:
         return "{}"
-    answer = _make_title(history[1] if history else "") if key[1] == "title" else _EMPTY[key[1]]
+    answer = _make_title(history if closing else "") if key[1] == "title" else _EMPTY[key[1]]
     return json.dumps({key[1]: answer}, ensure_ascii=False)
 
 
 def _make_title(history: str) -> str:
-    found = _FIRST_QUESTION.search(history)
-    words = (found[1] if found else "").split()
+    _, *found = _QUESTION.split(history, maxsplit=1)
+    words = _ANSWER.split(found[0], maxsplit=1)[0].split() if found else []
     title = " ".join(words[:_TITLE_WORDS])[:_TITLE_CHARACTERS].rstrip(" .,;:")
     return f"{title}…" if title and len(words) > _TITLE_WORDS else title or _NO_TITLE

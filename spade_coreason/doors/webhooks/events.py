@@ -11,8 +11,10 @@ from urllib.parse import parse_qs
 from pydantic_core import from_json
 from starlette.datastructures import Headers
 
+from ...config import WebLimits
 from ...storage import WebhookKind
 from ..errors import HttpError
+from ..limits import check_json
 
 WEBHOOK = "webhook"
 """The key of `request.metadata` that says by which webhook a request came."""
@@ -35,8 +37,11 @@ class WebhookEvent(NamedTuple):
         return isinstance(event, dict) and "zen" in event and "hook_id" in event
 
 
-def read_event(name: str, kind: WebhookKind, headers: Headers, body: bytes) -> WebhookEvent:
-    """Read the body of a delivery to a webhook. Raise HttpError if it is no UTF-8, or claims to be JSON and is not."""
+def read_event(name: str, kind: WebhookKind, headers: Headers, body: bytes, limits: WebLimits) -> WebhookEvent:
+    """Read the body of a delivery to a webhook.
+
+    Raise HttpError if it is no UTF-8, claims to be JSON and is not, or is JSON of too many values.
+    """
     content_type = _clean(headers.get("content-type", "").partition(";")[0].lower())
     header_type = _clean(headers.get("x-github-event", "")) if kind == "github" else ""
     text = _decode(body)
@@ -47,6 +52,7 @@ def read_event(name: str, kind: WebhookKind, headers: Headers, body: bytes) -> W
         return WebhookEvent(
             {"query": text or _describe(name, header_type, {})}, _metadata(name, kind, header_type, content_type)
         )
+    check_json(text.encode(), limits)
     event = _parse(text)
     fields = event if isinstance(event, dict) else {}
     event_type = header_type or _text_of(fields, "type") or _text_of(fields, "event")

@@ -16,6 +16,8 @@ from mcp_types import (
     TextResourceContents,
 )
 
+_MAX_COMPARED_CHARACTERS = 2**20
+
 
 def render_result(result: CallToolResult) -> str:
     """Join the texts of a result, and its data unless a text repeats them.
@@ -45,7 +47,7 @@ def _render_part(part: Any) -> str:
 
 
 def _has_same_data(part: Any, data: Any) -> bool:
-    if not isinstance(part, TextContent):
+    if not isinstance(part, TextContent) or len(part.text) > _MAX_COMPARED_CHARACTERS:
         return False
     try:
         return bool(json.loads(part.text) == data)

@@ -25,6 +25,8 @@ from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCMessage, jsonrpc_message_adapter
 
 from ...domain.environment.proxies import build_transport
+from ...domain.texts.answer_meter import AnswerMeter, AnswerTooLargeError
+from ...domain.texts.foreign_json import MAX_JSON_VALUES, check_values
 from ...domain.texts.text import replace_lone_surrogates
 from .options import ServerOptions
 
@@ -35,6 +37,8 @@ TransportStreams: TypeAlias = tuple[Any, Any]
 
 MAX_MESSAGE_BYTES = 2**22
 """The longest message that is read, by either transport."""
+_PAUSE_S = 0.001
+"""Seconds between two messages that come at once."""
 _GRACE_S = 2.0
 """Seconds to end after its input is closed."""
 _EXIT_WAIT_S = 1.0
@@ -87,14 +91,16 @@ class ServerProgram:
         assert self._pipes.stdout is not None
         try:
             while line := await self._pipes.stdout.readline():
+                check_values(line)
                 try:
                     message = _parse_message(line)
                 except (ValueError, RecursionError):  # programs print to their standard output
                     log.debug("ignored a line of an MCP server that is not a message")
                     continue
                 await received.send(SessionMessage(message))
+                await asyncio.sleep(_PAUSE_S)
         except ValueError:
-            self._fail(f"sent a message of more than {MAX_MESSAGE_BYTES:,} bytes")
+            self._fail(f"sent a message of more than {MAX_MESSAGE_BYTES:,} bytes, or {MAX_JSON_VALUES:,} values")
         except anyio.BrokenResourceError:  # the reader has ended
             return
         self._output_read.set()
@@ -192,29 +198,33 @@ async def open_stdio(
                 stream.close()
 
 
-class _SizeLimitedStream(httpx2.AsyncByteStream):
-    def __init__(self, stream: httpx2.AsyncByteStream) -> None:
+class _ServerAnswerStream(httpx2.AsyncByteStream):
+    def __init__(self, stream: httpx2.AsyncByteStream, *, has_events: bool) -> None:
         self._stream = stream
+        self._meter = AnswerMeter(has_events, MAX_MESSAGE_BYTES)
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        read = 0
-        async for piece in self._stream:
-            read += len(piece)
-            if read > MAX_MESSAGE_BYTES:
-                raise httpx2.StreamError(f"a message of more than {MAX_MESSAGE_BYTES:,} bytes")
-            yield piece
+        try:
+            async for piece in self._stream:
+                for event in self._meter.divide(piece):
+                    yield event
+                    await asyncio.sleep(_PAUSE_S)
+            yield self._meter.end()
+        except AnswerTooLargeError as error:
+            raise (httpx2.SSEError if self._meter.has_events else httpx2.StreamError)(str(error)) from error
 
     async def aclose(self) -> None:
         await self._stream.aclose()
 
 
 async def _limit_response_size(response: httpx2.Response) -> None:
-    """Limit the size of a JSON response, which the SDK reads whole. The SDK itself limits each event of a stream."""
+    """Limit a JSON response, which the SDK reads whole, or each event of a stream."""
     if response.headers.get("content-encoding", "identity") != "identity":
         raise httpx2.DecodingError("it compresses its answer against the request")  # few bytes may unpack to many
-    if not response.headers.get("content-type", "").startswith("text/event-stream"):
-        assert isinstance(response.stream, httpx2.AsyncByteStream)
-        response.stream = _SizeLimitedStream(response.stream)
+    assert isinstance(response.stream, httpx2.AsyncByteStream)
+    has_events = "text/event-stream" in response.headers.get("content-type", "").lower()
+    response.encoding = "utf-8"  # by another one, the SDK would read other events than these
+    response.stream = _ServerAnswerStream(response.stream, has_events=has_events)
 
 
 @asynccontextmanager

@@ -33,7 +33,7 @@ _TURN_PARAMETERS: Mapping[str, tuple[Any, ...]] = {"request": (AgentRequest,), "
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _RISK_ATTRIBUTE = "__tool_risk__"
 _SECTION = re.compile(r"^(Args|Arguments|Parameters|Returns|Raises|Yields|Examples?):\s*$", re.M)
-_ARGUMENT = re.compile(r"^\s+(\w+)(?:\s*\([^)]*\))?:\s*(.+)$", re.M)
+_ARGUMENT = re.compile(r"^[^\S\n]+(\w+)(?:[^\S\n]*\([^)\n]*\))?:\s*(.+)$", re.M)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,8 @@ from a2a.utils.errors import (
     TaskNotFoundError,
     UnsupportedOperationError,
 )
+from google.protobuf.json_format import ParseDict
+from google.protobuf.struct_pb2 import Value
 
 from spade_coreason.contracts import AgentCapability
 from spade_coreason.domain.quotas import Quotas
@@ -35,6 +37,7 @@ from tests.support.a2a_door import (
 from tests.support.door_agents import CALLERS, Desk, read_all
 from tests.support.doors import FRONT_END_KEY, KEY, OTHER_KEY, web_settings
 from tests.support.errors import ExpectedErrors
+from tests.support.profiling import count_calls
 from tests.support.wait import TIMEOUT_S, eventually
 
 _SUM = AgentCapability(
@@ -117,6 +120,21 @@ async def test_data_are_asked_of_the_capability_that_they_fit(server: A2AServer,
     [seen] = desk.requests
     assert seen.payload == {"numbers": [1, 2.5]}
     assert seen.metadata["capability"] == "sum"
+
+
+async def test_while_data_are_checked_others_are_answered(url: str) -> None:
+    """A pattern of the agent that backtracks takes two seconds, in which the event loop goes on."""
+
+    desk = Desk()
+    mail = AgentCapability(name="mail", inputs={"properties": {"mail": {"pattern": "^([a-z]+[._]?)+@[a-z]+$"}}})
+    desk.manifest = desk.manifest.model_copy(update={"capabilities": [mail]})
+    async with serve_a2a(url, desk) as server, server.http() as http:
+        params = {"message": _json_message("x", "m1", parts=[{"data": {"mail": "a" * 40}}], metadata={"skill": "mail"})}
+        slow = asyncio.create_task(http.post(server.url, json=_call("SendMessage", params)))
+        for _ in range(5):
+            assert (await http.get(f"http://127.0.0.1:{server.settings.port}/healthz")).status_code == 200
+            assert not slow.done()
+        assert "within 2 s" in (await slow).json()["error"]["message"]
 
 
 async def test_a_link_is_a_file_both_ways(server: A2AServer, desk: Desk) -> None:
@@ -403,6 +421,38 @@ async def test_tasks_are_listed_in_pages(server: A2AServer, desk: Desk, binding:
         assert (await shop.list_tasks(a2a_pb2.ListTasksRequest(context_id="c1"))).total_size == 0
         with pytest.raises(InvalidParamsError):
             await client.list_tasks(a2a_pb2.ListTasksRequest(page_token="another"))
+        desk.release.set()
+
+
+async def test_a_list_makes_only_what_it_shows_and_a_page_of_large_tasks_is_short(server: A2AServer, desk: Desk) -> None:
+    """A message has 3,000 values. A page ends with the bytes of its tasks, and a list without history makes no values."""
+    async with server.client(streaming=False) as client:
+        numbers = a2a_pb2.Part(data=ParseDict([1] * 3000, Value()))
+        sent = []
+        for number in range(9):
+            request = message_of("wait" if number > 5 else "hello", f"m{number}")
+            request.message.parts.append(numbers)
+            request.configuration.return_immediately = True
+            sent.append((await send(client, request)).id)
+            if number < 6:
+                await eventually(lambda: len(desk.done) == number + 1)  # noqa: B023 - awaited at once
+        desk.seen.clear()
+        listing: dict[str, Any] = {"jsonrpc": "2.0", "id": 1, "method": "ListTasks", "params": {"historyLength": 0}}
+        headers = {"Authorization": f"Bearer {KEY}", "A2A-Version": "1.0"}
+        async with httpx.AsyncClient(headers=headers, timeout=TIMEOUT_S) as http:
+            with count_calls() as calls:
+                reply = await http.post(server.url, json=listing)
+            assert [calls["_ConvertValueMessage"], calls["_ValueMessageToJsonObject"]] == [0, 0]
+        assert len(reply.json()["result"]["tasks"]) == 9
+        token, pages = "", []
+        while True:
+            page = await client.list_tasks(a2a_pb2.ListTasksRequest(page_token=token))
+            pages.append([task.id for task in page.tasks])
+            assert all(len(task.history[0].parts[1].data.list_value.values) == 3000 for task in page.tasks)
+            if not (token := page.next_page_token):
+                break
+        assert sorted(ident for page in pages for ident in page) == sorted(sent)
+        assert [len(page) for page in pages] == [4, 4, 1]
         desk.release.set()
 
 

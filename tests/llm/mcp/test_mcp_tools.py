@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import sys
 from collections.abc import AsyncIterator
@@ -148,7 +149,7 @@ async def test_a_call_that_times_out_is_cancelled_and_a_hanging_server_is_restar
 
 @pytest.mark.parametrize(
     ("tool", "problem"),
-    [("die", "has ended with exit code 7"), ("long", "sent a message of more than 4,194,304 bytes")],
+    [("die", "has ended with exit code 7"), ("long", "sent a message of more than 4,194,304 bytes, or 150,000 values")],
 )
 async def test_a_server_that_is_lost_during_a_call_is_restarted(
     tool: str, problem: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -269,14 +270,17 @@ async def test_an_http_server_is_called_and_reconnected_after_it_was_killed(tmp_
     process.terminate()
     await process.wait()
     assert last_tool_results(server.requests[1])[0] == "5"
-    assert last_tool_results(server.requests[1])[1].endswith("a message of more than 4,194,304 bytes")
+    assert last_tool_results(server.requests[1])[1].endswith("its answer has more than 4,194,304 bytes")
     assert last_tool_results(server.requests[2])[0].startswith("error: the MCP server web ")
 
 
 class LegacyHttpServer:
-    """An HTTP server of the protocol before 2026 with one tool; `answer` is its result, or None if it never answers."""
+    """An HTTP server of the protocol before 2026 with one tool; `answer` is its result, or None if it never answers.
 
-    def __init__(self, answer: str | None) -> None:
+    Below /stream the result is a server-sent event.
+    """
+
+    def __init__(self, answer: str | dict[str, Any] | None) -> None:
         self.answer = answer
         self.keys: list[str] = []
         self.sessions = 0
@@ -303,17 +307,21 @@ class LegacyHttpServer:
         elif method == "tools/list":
             result = {"tools": [{"name": "long", "inputSchema": {"type": "object"}}]}
         elif method == "tools/call":
-            result = {"content": [{"type": "text", "text": self.answer}]}
+            is_text = isinstance(self.answer, str)
+            result = {"content": [{"type": "text", "text": self.answer}]} if is_text else self.answer
             if self.answer == "hang":
                 self.answer = None
                 await asyncio.Event().wait()
         else:
             return web.Response(status=202)
-        return web.json_response({"jsonrpc": "2.0", "id": message["id"], "result": result}, headers=headers)
+        answer = {"jsonrpc": "2.0", "id": message["id"], "result": result}
+        if request.path == "/stream" and method == "tools/call":
+            return web.Response(text=f"event: message\ndata: {json.dumps(answer)}\n\n", content_type="text/event-stream")
+        return web.json_response(answer, headers=headers)
 
 
 @asynccontextmanager
-async def run_legacy_http_server(answer: str) -> AsyncIterator[LegacyHttpServer]:
+async def run_legacy_http_server(answer: str | dict[str, Any]) -> AsyncIterator[LegacyHttpServer]:
     web_server = LegacyHttpServer(answer)
     application = web.Application()
     application.router.add_route("*", "/{name}", web_server.respond)
@@ -327,6 +335,30 @@ async def run_legacy_http_server(answer: str) -> AsyncIterator[LegacyHttpServer]
         await runner.cleanup()
 
 
+TABLE = {"rows": [dict.fromkeys("abcdef", 1)] * 10_000}
+
+
+async def test_a_table_of_ten_thousand_rows_is_a_result_and_one_of_more_values_is_not_parsed(tmp_path: Path) -> None:
+    numbers = {"content": [{"type": "text", "text": "x"}], "structuredContent": {"x": [1] * 200_000}}
+    calls = tool_call_answer(*((f"{name}__long", {}) for name in ("good", "stream", "bad")), ("files__say", {"rows": "10000"}))
+    too_many = tool_call_answer(("files__say", {"rows": "20000"}))
+    async with (
+        run_legacy_http_server({"content": [], "structuredContent": TABLE}) as good,
+        run_legacy_http_server(numbers) as bad,
+    ):
+        urls = {"good": f"{good.url}/good", "stream": f"{good.url}/stream", "bad": f"{bad.url}/stream"}
+        mcp: dict[str, Any] = {name: {"url": url, "timeout_s": TIMEOUT_S} for name, url in urls.items()}
+        mcp["files"] = legacy_server(tmp_path / "log")
+        async with run_helper_agent(calls, too_many, text_answer("Done."), mcp=mcp) as (server, t):
+            assert (await t.ask("go", timeout=TIMEOUT_S)).text == "Done."
+    *tables, refused, stdio = last_tool_results(server.requests[1])
+    assert all(table.startswith('{"rows": [{"a": 1, "b": 1') for table in tables)
+    assert refused.endswith("its answer has more than 150,000 values")
+    assert stdio.startswith('say 10000\n{"rows": [{"a": 1, "b": 1')
+    [lost] = last_tool_results(server.requests[2])
+    assert "sent a message of more than 4,194,304 bytes, or 150,000 values" in lost
+
+
 async def test_an_http_server_gets_its_headers_and_an_overlong_result_is_not_read(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -337,7 +369,7 @@ async def test_an_http_server_gets_its_headers_and_an_overlong_result_is_not_rea
             assert (await t.ask("go")).text == "Sorry."
             assert disconnected_servers(t) == ["closed"]
     [said] = last_tool_results(server.requests[1])
-    assert "a message of more than 4,194,304 bytes" in said
+    assert "its answer has more than 4,194,304 bytes" in said
     assert len(said) < 1000
     assert set(web_server.keys) == {"Bearer sk-secret"}
     assert "the MCP server closed is unavailable: Server returned an error response (HTTP 401 Unauthorized)" in caplog.text

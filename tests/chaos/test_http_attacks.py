@@ -1,0 +1,169 @@
+"""Attacks on the ports for HTTP: others are answered throughout, and SIGTERM ends the platform. `make chaos` takes longer."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import time
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from spade_coreason.xmpp.servers.process import find_free_ports
+from tests.chaos.attack_run import run_platform, wait_for_memory
+from tests.support.errors import errors_in
+from tests.support.hosting import PROJECT
+from tests.support.program import run_command
+from tests.support.wait import TIMEOUT_S
+
+SECONDS = float(os.environ.get("HTTP_ATTACK_SECONDS", "1"))
+STREAMS = 100 if SECONDS > 1 else 20
+FRIEND = "127.0.1.1"
+_MAX_GROWTH = 1.2
+_MODES = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
+_CLIENT = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
+
+
+@dataclass
+class Target:
+    """The platform that is attacked: its ports, and a key for the attacker and for another."""
+
+    web: int
+    metrics: int
+    attacker: str
+    friend: str
+
+
+async def _hold(port: int, addresses: list[str], number: int, data: bytes) -> None:
+    """Hold so many connections, each with some data, and open those again that are closed."""
+    loop = asyncio.get_running_loop()
+
+    async def keep(address: str) -> None:
+        while True:
+            with suppress(OSError), socket.socket() as client:
+                client.setblocking(False)
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+                client.bind((address, 0))
+                await loop.sock_connect(client, ("127.0.0.1", port))
+                await loop.sock_sendall(client, data)
+                if b"stream" in data:
+                    await asyncio.Event().wait()
+                await loop.sock_recv(client, 1)
+            await asyncio.sleep(0.05)
+
+    async with asyncio.TaskGroup() as tasks:
+        for place in range(number):
+            tasks.create_task(keep(addresses[place % len(addresses)]))
+
+
+async def _lock_out(target: Target) -> None:
+    await _hold(target.web, [f"127.0.0.{number}" for number in range(1, 7)], 6 * 199, b"GET ")
+
+
+async def _send_halves(target: Target) -> None:
+    await _hold(target.metrics, ["127.0.0.1"], 200, b"GET /metrics HTTP/1.1\r\nX: ")
+
+
+async def _read_nothing(target: Target) -> None:
+    body = json.dumps({"model": "large", "stream": True, "messages": [{"role": "user", "content": "x"}]})
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {target.attacker}\r\n"
+    await _hold(target.web, ["127.0.0.1"], STREAMS, f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode())
+
+
+async def _reuse_ids(target: Target) -> None:
+    """Call a tool five times under one id, again and again, in a hundred sessions."""
+    headers = {"Authorization": f"Bearer {target.attacker}", **_MODES}
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{target.web}", headers=headers, timeout=TIMEOUT_S) as http:
+        opening = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": _CLIENT}
+        opened = [await http.post("/mcp", json=opening) for _ in range(100 if SECONDS > 1 else 10)]
+        while True:
+            for each in opened:
+                session = {"Mcp-Session-Id": each.headers["mcp-session-id"]}
+                params = {"name": "echo_echo_chat", "arguments": {"query": "x"}}
+                call = {"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": params}
+                await asyncio.gather(*(http.post("/mcp", json=call, headers=session) for _ in range(5)))
+
+
+ATTACKS: dict[str, Callable[[Target], Coroutine[Any, Any, None]]] = {
+    "six addresses with 199 connections each": _lock_out,
+    "half requests for the metrics": _send_halves,
+    "streams of 8 MiB that nobody reads": _read_nothing,
+    "calls under one id": _reuse_ids,
+}
+
+
+async def _ask(target: Target, text: str) -> None:
+    """Ask with another key from another address, and read the metrics, each on a connection of its own."""
+    transport = httpx.AsyncHTTPTransport(local_address=FRIEND)
+    async with httpx.AsyncClient(transport=transport, timeout=TIMEOUT_S) as http:
+        body = {"model": "echo", "messages": [{"role": "user", "content": text}]}
+        headers = {"Authorization": f"Bearer {target.friend}"}
+        reply = await http.post(f"http://127.0.0.1:{target.web}/v1/chat/completions", json=body, headers=headers)
+        assert reply.status_code == 200, reply.text
+        assert reply.json()["choices"][0]["message"]["content"] == text
+        assert (await http.get(f"http://127.0.0.1:{target.metrics}/metrics")).status_code == 200
+
+
+def _write_platform(directory: Path) -> tuple[Path, Target]:
+    web, metrics = find_free_ports(2)
+    agents = [
+        {"jid": f"{name.lower()}@localhost", "agent": f"tests.chaos.agents:{name}", "doors": ["openai", "mcp"]}
+        for name in ("Echo", "Large")
+    ]
+    settings = {
+        "server": {"mode": "embedded"},
+        "data_dir": str(directory / "data"),
+        "web": {"port": web, "limits": {"unread_s": 3600}},
+        "metrics": {"listen": f"127.0.0.1:{metrics}"},
+        "conversation": {"max_interactions": 0},
+        "quotas": {"person": {"user": {"turns": 200, "messages_per_minute": 1_000_000}}},
+        "limits": {"concurrency": 200},
+        "agents": agents,
+    }
+    file = directory / "platform.yaml"
+    file.write_text(json.dumps(settings))
+    keys = []
+    for name in ("attacker", "friend"):
+        where = "-c", str(file), "--project", str(PROJECT)
+        made = run_command("keys", "create", name, "--agent", "echo", "--agent", "large", *where, cwd=PROJECT)
+        keys.append(made.stdout.strip().split()[-1])
+    return file, Target(web, metrics, *keys)
+
+
+@pytest.mark.timeout(300 + 4 * SECONDS)
+@pytest.mark.parametrize("name", ATTACKS)
+async def test_others_are_answered_and_the_platform_stops(name: str, tmp_path: Path) -> None:
+    file, target = await asyncio.to_thread(_write_platform, tmp_path)
+    with run_platform(file) as platform:
+        for warm in (_reuse_ids, ATTACKS[name]):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(1):
+                    await warm(target)
+        await _ask(target, "before")
+        before = wait_for_memory(platform.pid, 0, 2)
+        attack, ends_at, asked = asyncio.create_task(ATTACKS[name](target)), time.monotonic() + SECONDS, 0
+        while time.monotonic() < ends_at or asked < 5:
+            await _ask(target, f"question {asked}")
+            asked += 1
+            await asyncio.sleep(0.1)
+        assert not attack.done()
+        attack.cancel()
+        await asyncio.gather(attack, return_exceptions=True)
+        after = await asyncio.to_thread(wait_for_memory, platform.pid, before)
+        print(f"{name}: {asked} questions, {before / 2**20:.0f} MiB before, {after / 2**20:.0f} MiB after")
+        assert after <= _MAX_GROWTH * before
+        attack = asyncio.create_task(ATTACKS[name](target))
+        await asyncio.sleep(0.5)
+        platform.terminate()
+        await asyncio.to_thread(platform.communicate, timeout=TIMEOUT_S)
+        attack.cancel()
+        await asyncio.gather(attack, return_exceptions=True)
+        assert platform.returncode == 0
+    assert errors_in(file.with_suffix(".log").read_text(errors="replace")) == []
