@@ -59,15 +59,18 @@ test-release: $(VENV)/.ready
 test-all: test test-release
 
 # What takes minutes: a room of a thousand; a process that is killed thousands of times while it writes its memory; a
-# text, turn or file that could stop ten agents, for a minute each; a request that ends the process under twenty agents and
+# text, turn or file that could stop ten agents, for a minute each; connections, half requests, unread streams and calls that could
+# lock others out of the ports for HTTP, for a minute each; a request that ends the process under twenty agents and
 # fifty long turns; durable steps under 200 kills; notifications, due times, questions and approvals under 200 on both servers;
 # requests by doors under 250; answers that are sent again, under 50; three hundred rounds of requests and items that would get
-# an approval from the wrong person, twice, or before others; attacks, kills and cuts, whose tables go into
-# docs/development/chaos.md (two hours); thousands of mutated stanzas and texts, others in each run.
+# an approval from the wrong person, twice, or before others; a minute of notifications by a role that may only connect to
+# PostgreSQL; attacks, kills and cuts, whose tables go into docs/development/chaos.md (two hours); texts of up to 1 MiB for each
+# regular expression; thousands of mutated stanzas and texts, others in each run.
 ATTACK_SECONDS ?= 60
 # On each server, for two and three workers with 20 and 100 agents each: 200 kills in sum, 50 freezes, 20 splits of each kind and 20 restarts.
 WORKER_FAULTS ?= --fault 'kill -9=13' --fault 'kill -9 and start=12' --fault 'SIGSTOP=7' --fault 'split from PostgreSQL=3' \
-  --fault 'split from the XMPP server=3' --fault 'rolling restart=3' --fault 'rolling upgrade=1' --fault 'PostgreSQL restarted=1'
+  --fault 'split from the XMPP server=3' --fault 'rolling restart=3' --fault 'rolling upgrade=1' --fault 'PostgreSQL restarted=1' \
+  --fault 'failover, killed=1' --fault 'failover, frozen=1' --fault 'failover, read-only=1'
 chaos: $(VENV)/.ready
 	@OCCUPANTS=998 $(BIN)/pytest tests/xmpp/muc/test_crowds.py
 	@CHAOS_ROUNDS=5000 $(BIN)/pytest tests/memory/interaction/test_journal.py -k killed_at_any_instant
@@ -80,11 +83,14 @@ chaos: $(VENV)/.ready
 	@A2A_KILLS=50 $(BIN)/pytest tests/doors/a2a/test_kills.py
 	@MCP_KILLS=50 $(BIN)/pytest tests/doors/test_mcp_platform.py -k kill_9
 	@ANSWER_KILLS=50 $(BIN)/pytest tests/doors/test_named_answers.py -k kill_9
+	@NOTIFY_SECONDS=60 $(BIN)/pytest tests/storage/test_strangers.py -k flood
 	@APPROVAL_ATTACKS=300 $(BIN)/pytest tests/agents/test_parked_items.py tests/runtime/questions -k at_random
 	@EXAMPLES=5000 $(BIN)/pytest tests/xmpp/test_mutations.py tests/xmpp/codec/test_mutations.py tests/domain/test_approval_mark.py \
 	  tests/domain/test_questions.py
 	@EXCHANGE_ASKS=10000 EXCHANGE_KILLS=100 $(BIN)/pytest tests/app/test_exchange.py tests/xmpp/test_exchange_storm.py
+	@EVERY_LENGTH=1 $(BIN)/pytest tests/test_expressions.py
 	@SINGLE_TEXT_SECONDS=$(ATTACK_SECONDS) OTHER_AGENTS=9 $(BIN)/pytest tests/chaos/test_single_texts.py
+	@HTTP_ATTACK_SECONDS=$(ATTACK_SECONDS) $(BIN)/pytest tests/chaos/test_http_attacks.py
 	@$(BIN)/python -m tests.chaos kills --write
 	@$(BIN)/python -m tests.chaos workers $(WORKER_FAULTS) --write
 	@$(BIN)/python -m tests.chaos floods --write

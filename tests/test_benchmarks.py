@@ -301,3 +301,11 @@ def test_the_answers_beside_an_agent_in_a_platform_of_its_own_are_measured() -> 
     figures = {line[:36].rstrip(): [float(value) for value in line[36:].split()] for line in done.stdout.splitlines()[1:]}
     assert list(figures) == [isolation.QUIET, *isolation.WAYS.values()]
     assert all(0 < p50 <= p99 and ratio > 0 for p50, p99, ratio in figures.values())
+
+
+@pytest.mark.release
+def test_the_blocks_by_bodies_are_measured() -> None:
+    command = (sys.executable, "-m", "benchmarks.bodies", "openai")
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=280)
+    assert done.returncode == 0, done.stderr
+    assert re.fullmatch(r"(openai +[\w, ]+ +[\d.]+ ms\n){8}", done.stdout), done.stdout

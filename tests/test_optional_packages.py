@@ -30,7 +30,7 @@ FAILING = {
     "metrics": "app.metrics.collector app.metrics.server",
     "otel": "runtime.observability.opentelemetry",
     "postgres": "storage.backends.postgres",
-    "web": "doors.authentication doors.errors doors.files doors.guard doors.limits doors.mcp.routes"
+    "web": "doors.authentication doors.connections doors.errors doors.files doors.guard doors.limits doors.mcp.routes"
     " doors.openai.conversations doors.openai.errors doors.openai.messages doors.openai.responses doors.openai.routes"
     " doors.server doors.streaming doors.webhooks.events doors.webhooks.routes",
 }

@@ -126,7 +126,7 @@ def slixmpp_problem(plain_version: str | None, multiplatform_version: str | None
 
 async def _check_storage(settings: Settings) -> AsyncIterator[Finding]:
     from ..app import find_directory_problems
-    from ..storage import open_database
+    from ..storage import open_database, review_server
 
     directory = settings.data_dir
     running = read_run_file(directory)
@@ -153,6 +153,8 @@ async def _check_storage(settings: Settings) -> AsyncIterator[Finding]:
         return
 
     try:
+        if (risk := await review_server(settings.storage.url)) is not None:
+            yield Finding("database", "note", risk)
         database = await open_database(settings.storage.url, is_read_only=True)
     except DatabaseEmptyError:
         yield Finding("database", "good", "reachable and empty; the first start creates its tables")

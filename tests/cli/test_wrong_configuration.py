@@ -14,6 +14,7 @@ from spade_coreason.storage.backends.lock import lock_database
 from tests.cli.conftest import Invoke
 from tests.support.program import run_command
 from tests.support.servers import prosody as prosody_server
+from tests.support.servers.postgres import Postgres
 from tests.support.servers.requirements import require
 from tests.support.servers.server import XmppServer
 
@@ -120,6 +121,21 @@ def test_what_is_done_on_the_machine_of_a_worker_says_so_elsewhere(invoke: Invok
     url = "postgresql+asyncpg://agents@127.0.0.1:1/agents"
     write_file(Path("config/platform.yaml"), f'server: {{mode: external}}\nstorage: {{url: "{url}"}}\n')
     assert_one_line(invoke("drain"), 4, "of several workers, this command reaches one on its own machine")
+
+
+def test_a_check_shows_who_may_connect_to_the_database_and_refuses_one_that_is_not_in_utf_8(
+    invoke: Invoke, postgres: Postgres
+) -> None:
+    for encoding, code, texts in (
+        ("UTF8", 0, ["every user of the server may connect to the database", "; run: REVOKE CONNECT ON DATABASE second_"]),
+        ("LATIN1", 2, ["has the encoding LATIN1", "createdb --encoding UTF8 --template template0"]),
+    ):
+        url = postgres.second_url(postgres.url(), encoding)
+        write_file(Path("config/platform.yaml"), f"server: {{mode: embedded}}\nstorage: {{url: '{url}'}}\n{ECHO}\n")
+        checked = invoke("check")
+        assert checked.exit_code == code, checked.output
+        shown = " ".join((checked.stdout + checked.stderr).split())
+        assert [text for text in texts if text not in shown] == [], shown
 
 
 def test_each_of_several_mistakes_has_its_line(invoke: Invoke) -> None:

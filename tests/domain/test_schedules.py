@@ -15,6 +15,7 @@ from hypothesis import given, strategies as st
 
 from spade_coreason.contracts import Missed
 from spade_coreason.domain.initiative.schedules import CronTimes, DueDecision, check_zone, decide_missed
+from tests.support.profiling import count_calls
 
 BERLIN = "Europe/Berlin"  # 2026: forward on 29 March at 02:00, back on 25 October at 03:00
 NEW_YORK = "America/New_York"  # 2026: forward on 8 March at 02:00, back on 1 November at 02:00
@@ -134,7 +135,10 @@ def test_a_moment_in_a_missing_hour_counts_as_it_is_in_utc() -> None:
         ("0 8 * foo *", "UTC", 'month "foo" is wrong; use "*", 1-12 or jan-dec'),
         ("0 8 * * fri-mon", "UTC", 'day-of-week "fri-mon" is wrong'),
         ("*/0 * * * *", "UTC", 'minute "*/0" is wrong'),
-        (f"{'1' * 5000} * * * *", "UTC", "is wrong"),
+        (f"{'1' * 190} * * * *", "UTC", "is wrong"),
+        (f"{'1' * 5000} * * * *", "UTC", "a cron text has at most 200 characters, not 5,008; write it shorter"),
+        (f"{','.join('0' * 70_000)} * * * *", "UTC", "at most 200 characters, not 140,007"),
+        ("0 8 * * *", "x" * 100_000, "use an IANA name"),
         ("0 8 30 2 *", "UTC", "never matches"),
         ("0 8 31 4,6,9,11 *", "UTC", "never matches"),
         ("0 8 */30 * mon#2", "UTC", "never matches"),
@@ -150,6 +154,19 @@ def test_a_mistake_is_named_in_one_line_with_a_remedy(cron: str, zone: str, mess
     with pytest.raises(ValueError, match=re.escape(message)) as raised:
         CronTimes(cron, zone)
     assert "\n" not in str(raised.value)
+    assert len(str(raised.value)) < 500
+
+
+@pytest.mark.parametrize("cron", ["7,7,7 2-4 * 1-11 mon-fri", "8,8,8 */1 1-30 * *"])
+def test_an_expression_is_parsed_once_and_not_at_each_due_time(cron: str) -> None:
+    first = CronTimes(cron, BERLIN).next_after(datetime(2026, 1, 1, tzinfo=UTC))
+    with count_calls() as calls:
+        for _ in range(10):
+            times = CronTimes(cron, BERLIN)
+            assert times.next_after(datetime(2026, 1, 1, tzinfo=UTC)) == first
+            assert times.next_after(datetime(2026, 6, 1, tzinfo=UTC)) > first
+    assert calls["next_after"] == 20
+    assert calls["parse"] == 0
 
 
 def test_a_moment_without_a_time_zone_is_refused() -> None:

@@ -50,6 +50,7 @@ class ExampleDoor:
                 Route("/whoami", self._tell_caller),
                 Route("/body", self._count_body, methods=["POST"]),
                 Route("/body", self._tell_caller, methods=["DELETE"]),
+                Route("/held-body", self._hold_body, methods=["POST"]),
                 Route("/unread", self._tell_caller, methods=["POST"]),
                 Route("/stream", self._stream),
                 Route("/large", self._send_much),
@@ -74,6 +75,10 @@ class ExampleDoor:
 
     async def _count_body(self, request: Request) -> Response:
         return JSONResponse({"size": len(await request.body())})
+
+    async def _hold_body(self, request: Request) -> Response:
+        await request.body()
+        return EventStreamResponse(self._write())
 
     async def _greet(self, request: Request) -> Response:
         return JSONResponse({"name": request.path_params["name"]})

@@ -27,6 +27,7 @@ _TABLES = {
 }
 """The tables that are not there yet at a revision, and are at the next one."""
 _COLUMNS = {
+    "0027": (("workers", "channel"),),
     "0026": (
         ("topic_deliveries", "parked"),
         ("topic_items", "root"),
@@ -45,7 +46,7 @@ _COLUMNS = {
     "0007": (("passages", "word_rules"),),
 }
 """The same of columns: pairs of table and column."""
-_REVISIONS = [f"{number:04}" for number in range(1, 28)]
+_REVISIONS = [f"{number:04}" for number in range(1, 29)]
 
 
 def downgrade(connection: Connection, revision: str) -> None:

@@ -304,7 +304,8 @@ class Tunnel(LoopbackServer):
 
     def __init__(self, server: Address) -> None:
         super().__init__()
-        self._target = server
+        self.target = server
+        """The server to which new connections lead."""
         self._writers: set[asyncio.StreamWriter] = set()
         self.is_open = True
         """True while new connections are accepted."""
@@ -336,7 +337,7 @@ class Tunnel(LoopbackServer):
             self.refused_count += 1
             writer.transport.abort()
             return
-        server_reader, server_writer = await asyncio.open_connection(self._target.host, self._target.port)
+        server_reader, server_writer = await asyncio.open_connection(self.target.host, self.target.port)
         self._writers |= {writer, server_writer}
         async with asyncio.TaskGroup() as group:
             group.create_task(self._pump(reader, server_writer, "to the server"))

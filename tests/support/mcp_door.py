@@ -48,7 +48,7 @@ async def serve_agent(
     """Run an agent behind the door. By default `KEY` and `OTHER_KEY` open it; that of a front end is for sessions only."""
     settings = web_settings(**web)
     async with run_behind_doors(database, agent, policy=policy) as running:
-        routes = make_mcp_routes(running.doors, settings.limits.body_bytes, limits)
+        routes = make_mcp_routes(running.doors, limits)
         async with run_server(settings, callers.get, routes) as server:
             yield McpDoor(running, settings, server)
 

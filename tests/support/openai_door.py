@@ -51,15 +51,16 @@ async def serve_agent(
     system_prompt: Literal["ignore", "refuse"] = "ignore",
     keep_alive_s: float = 10.0,
     callers: dict[str, Caller] | None = None,
+    limits: dict[str, Any] | None = None,
     **options: Any,
 ) -> AsyncIterator[OpenAIDoor]:
     """Run an agent on the database at a URL, behind the door.
 
-    `callers` are those of keys, and `options` are of `run_behind_doors`.
+    `callers` are those of keys, `limits` those of the server, and `options` are of `run_behind_doors`.
     """
     found = CALLERS if callers is None else callers
     accounts = {caller.name: caller.account for caller in found.values()}
-    settings = web_settings()
+    settings = web_settings(limits=limits or {})
     async with run_behind_doors(database_url, agent, accounts, **options) as running:
         routes = make_openai_routes(running.doors, settings.public_url, system_prompt, keep_alive_s)
         async with run_server(settings, found.get, routes, make_file_routes(running.doors)):

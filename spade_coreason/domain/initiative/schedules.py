@@ -12,10 +12,11 @@ So no day is left out and none runs twice.
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
@@ -24,6 +25,9 @@ import tzdata  # type: ignore[import-untyped]  # it has no stubs, and is data on
 from cronsim import CronSim, CronSimError
 
 from ...contracts import Missed
+
+MAX_CRON_CHARACTERS = 200
+"""The most characters of a cron expression."""
 
 GRACE = timedelta(minutes=5)
 """The delay up to which a due time is not missed: a busy platform or a restart."""
@@ -56,7 +60,7 @@ class CronTimes:
 
     def __post_init__(self) -> None:
         check_zone(self.zone)
-        _check_cron(self.cron)
+        _parse_cron(self.cron)
 
     def next_after(self, moment: datetime) -> datetime:
         """Return the first due time after an aware moment, in UTC. It is never the moment itself.
@@ -70,10 +74,10 @@ class CronTimes:
         # cronsim gets a zone for all hours only. With one, it follows real time if the minute or the hour begins with `*`, so
         # that `*/30 2 * * *` would be left out on one day and run four times on another. It would also return the first pass
         # of a repeated hour to a caller in the second.
-        times = CronSim(self.cron, local.replace(tzinfo=None, fold=0))
-        if len(times.hours) == 24:  # also `0-23` and `*/1`
-            minute, _, *days = self.cron.split()
-            times = CronSim(" ".join((minute, "*", *days)), local)
+        times = copy(_parse_cron(self.cron))
+        times.dt = local.replace(microsecond=0)
+        if not _has_all_hours(times):
+            times.dt = times.dt.replace(tzinfo=None, fold=0)
         for time in times:
             due_at = _first_utc(time, zone)
             if due_at > moment:  # in the second pass of a repeated hour, its times are over
@@ -138,7 +142,7 @@ def check_zone(zone: str) -> str:
     names = {name.rpartition("/")[2].lower(): name for name in known} | {name.lower(): name for name in known}
     near = get_close_matches(zone.strip().lower().replace(" ", "_"), names, n=1)
     hint = f'did you mean "{names[near[0]]}"?' if near else 'use an IANA name, such as "Europe/Berlin"'
-    raise ValueError(f'unknown time zone "{zone}"; {hint}')
+    raise ValueError(f'unknown time zone "{zone:.100}"; {hint}')
 
 
 @cache
@@ -147,7 +151,11 @@ def _zones() -> frozenset[str]:
     return frozenset(files(tzdata).joinpath("zones").read_text(encoding="utf-8").split())
 
 
-def _check_cron(cron: str) -> None:
+@lru_cache(256)
+def _parse_cron(cron: str) -> CronSim:
+    """Return the times of an expression, without a start. ValueError for one that is wrong."""
+    if len(cron) > MAX_CRON_CHARACTERS:
+        raise ValueError(f"a cron text has at most {MAX_CRON_CHARACTERS} characters, not {len(cron):,}; write it shorter")
     fields = cron.split()
     if len(fields) != len(FIELDS):
         raise ValueError(f'cron "{cron}" has {len(fields)} fields; use five: {", ".join(FIELDS)}, such as "0 8 * * mon-fri"')
@@ -157,13 +165,18 @@ def _check_cron(cron: str) -> None:
         alone[position] = fields[position]
         try:
             CronSim(" ".join(alone), _ANY_TIME)
-        except (CronSimError, ValueError):  # ValueError: a number of thousands of digits
+        except CronSimError:
             hint = f'use "*", {values}, ranges (1-5), lists (1,3) or steps (*/2)'
             raise ValueError(f'cron "{cron}": {name} "{fields[position]}" is wrong; {hint}') from None
     try:
-        next(CronSim(cron, _ANY_TIME))
+        next(times := CronSim(cron, _ANY_TIME))
     except (CronSimError, StopIteration):
         raise ValueError(f'cron "{cron}" never matches; change the day or the month, so that such a day exists') from None
+    return CronSim(" ".join((fields[0], "*", *fields[2:])), _ANY_TIME) if _has_all_hours(times) else times
+
+
+def _has_all_hours(times: CronSim) -> bool:
+    return len(times.hours) == 24  # also `0-23` and `*/1`
 
 
 def _first_utc(time: datetime, zone: ZoneInfo) -> datetime:

@@ -154,16 +154,22 @@ def _strip_address(nick: str, text: str, others: Collection[str]) -> str | None:
 
 
 def _match_address(nick: str, text: str, flags: int = 0) -> re.Match[str] | None:
-    name = re.escape(nick)
-    return re.match(rf"\s*(?:{_AT}?{name}\s*{_SEPARATOR}|{_AT}{name}(?=\s|$))", text, flags)
+    return re.match(rf"{_name_pattern(nick)}(?:\s*{_SEPARATOR}|(?(1)(?=\s|$)|(?!)))", text, flags)
+
+
+def _name_pattern(nick: str) -> str:
+    """Return a pattern for a name at the beginning of a text. Its group 1 is the mark before the name."""
+    # A name that begins with blanks is not looked for at each blank of the text.
+    name = nick.lstrip()
+    blanks = re.escape(nick[: -len(name) or None])
+    return rf"\s*+(?:(?<={blanks})|({_AT}){blanks}){re.escape(name)}"
 
 
 def _strip_name(nick: str, text: str) -> str | None:
     """Return the part of `text` after `nick` at its beginning, where a mention says that it is the agent's name."""
     beginning = _beginning(text)
     compared = _canonical(beginning)
-    pattern = rf"\s*{_AT}?{re.escape(_canonical(nick))}(?:\s*{_SEPARATOR}|(?=\s|$))"
-    found = re.match(pattern, compared, re.IGNORECASE)
+    found = re.match(rf"{_name_pattern(_canonical(nick))}(?:\s*{_SEPARATOR}|(?=\s|$))", compared, re.IGNORECASE)
     return _cut(text, beginning, compared, found) if found is not None else None
 
 

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any, Literal, TypeAlias
 from xml.etree.ElementTree import Element
 
-from slixmpp import Iq, Presence
+from slixmpp import JID, Iq, Presence
 from slixmpp.exceptions import IqError, IqTimeout
 
 from ...contracts.base import utc_now
@@ -104,6 +104,7 @@ class Connection:
         client.negotiation.on_failed = self._fail
         client.negotiation.on_login_failed = self._on_login_failed
         client.add_filter("in", self._filter_incoming)
+        client.add_event_handler("session_bind", self._on_bound)
         client.add_event_handler("stream_negotiated", self._on_session_started)
         client.add_event_handler("session_resumed", self._on_session_resumed)
         client.add_event_handler("disconnected", self._on_disconnected)
@@ -432,6 +433,14 @@ class Connection:
             # A flooded ejabberd closes the connection many seconds later, and as long it would not answer a resumption.
             self._is_session_over = True
             self.client.abort()
+
+    def _on_bound(self, bound: JID) -> None:
+        """End the attempt if the session is another account's. The resource is the server's choice (RFC 6120, 7.7)."""
+        asked = self.client.requested_jid
+        if bound.bare != asked.bare:
+            self.client.boundjid = asked
+            text = f"it opens a session of {quote(bound.bare) or 'no account'} in place of {asked.bare}"
+            self._fail(Problem(text, "check that nothing but the server answers there"))
 
     def _on_session_started(self, _event: Any) -> None:
         if not self.client.bound or not self.client.is_connected():

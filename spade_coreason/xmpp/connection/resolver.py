@@ -132,7 +132,7 @@ async def find_targets(domain: str, host: str | None, port: int | None, resolver
     records = await resolver.find_services(to_ascii(domain))
     if not records:
         return [Target(domain)]
-    return order_services(record for record in records if record.target.host not in (_NO_SERVICE, ""))[:MAX_TARGETS]
+    return order_services(record for record in records if record.target.host not in (_NO_SERVICE, ""))
 
 
 def _may_have_services(domain: str) -> bool:
@@ -146,12 +146,14 @@ def _may_have_services(domain: str) -> bool:
 def order_services(records: Iterable[ServiceRecord], pick: Callable[[int, int], int] = random.randint) -> list[Target]:
     """Order SRV records of both kinds together by priority, then by weighted chance (RFC 2782, XEP-0368 section 3).
 
+    Only the first `MAX_TARGETS` are returned: a domain may have more than a thousand.
+
     `pick(low, high)` returns a number between both, inclusive.
     """
     # Those without a weight come first, so that they keep a small chance.
     waiting = sorted(records, key=lambda record: (record.priority, record.weight))
-    ordered = []
-    while waiting:
+    ordered: list[Target] = []
+    while waiting and len(ordered) < MAX_TARGETS:
         group = [record for record in waiting if record.priority == waiting[0].priority]
         chosen = pick(0, sum(record.weight for record in group))
         for record in group:

@@ -30,8 +30,8 @@ _IQ = "{jabber:client}iq"
 
 SCRAM = ("SCRAM-SHA-512", "SCRAM-SHA-256", "SCRAM-SHA-1")
 BOUND_SCRAM = tuple(f"{name}-PLUS" for name in SCRAM)
-MIN_ITERATIONS, MAX_ITERATIONS = 4096, 1_000_000
-"""The iterations of SCRAM, which the event loop waits for. RFC 5802 has the least; the most take half a second."""
+MIN_ITERATIONS, MAX_ITERATIONS = 4096, 200_000
+"""The iterations of SCRAM, which the event loop waits for. RFC 5802 has the least; the most take half a second at most."""
 
 
 class Phase(Enum):

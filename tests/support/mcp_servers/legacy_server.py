@@ -81,6 +81,8 @@ def answer(message: dict[str, Any]) -> None:
             if text is None:
                 return
             result = {"content": [{"type": "text", "text": f"{text}\ud83d" if "halves" in FAULTS else text}]}
+            if (rows := params.get("arguments", {}).get("rows")) is not None:
+                result["structuredContent"] = {"rows": [dict.fromkeys("abcdef", 1)] * int(rows)}
             if "mail" in FAULTS and "mail" in params.get("arguments", {}):
                 result["structuredContent"] = params["arguments"]
         case "notifications/cancelled":

@@ -69,6 +69,9 @@ def test_of_two_similar_names_the_exact_one_is_addressed() -> None:
     assert extract_question("Echo", "@Echo Bot tea?", ["Echo Bot"]) is None
     assert extract_question("Echo", "@Echo: tea?", ["@Echo"]) is None
     assert extract_question("Echo", "  Echo: tea?", [" Echo"]) is None
+    assert extract_question("Echo", "Echo: tea?", [" Echo", " ", "Echo "]) == "tea?"
+    assert extract_question(" Echo", "  Echo: tea?") == extract_question(" Echo", "@ Echo tea?") == "tea?"
+    assert extract_question(" ", "  : tea?") == "tea?"
 
 
 @pytest.mark.parametrize(

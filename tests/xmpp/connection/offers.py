@@ -206,6 +206,11 @@ OFFERS = [
         same("unusual number of SCRAM iterations"),
     ),
     Offer(
+        "TLS, and a login that takes longer than half a second (`SCRAM`)",
+        _challenge(b"r=n," + _SALT + b",i=1000000"),
+        same("unusual number of SCRAM iterations"),
+    ),
+    Offer(
         "TLS, and a login that is soon guessed (`SCRAM`)",
         _challenge(b"r=n," + _SALT + b",i=1"),
         same("unusual number of SCRAM iterations"),

@@ -18,6 +18,7 @@ from spade_coreason.xmpp.connection.endpoint import ServerEndpoint
 from spade_coreason.xmpp.connection.errors import explain
 from spade_coreason.xmpp.connection.login import Login
 from spade_coreason.xmpp.connection.resolver import (
+    MAX_TARGETS,
     Address,
     ServiceRecord,
     SystemResolver,
@@ -292,6 +293,17 @@ def test_priorities_come_first_and_weights_decide_by_chance() -> None:
     assert order(lambda low, high: high) == "dcbae"
     assert order(lambda low, high: low) == "dabce"
     assert order(lambda low, high: min(high, 10)) == "dbcae"
+
+
+def test_of_a_thousand_records_only_so_many_are_ordered_as_are_tried() -> None:
+    chances = []
+
+    def pick(low: int, high: int) -> int:
+        chances.append(high)
+        return low
+
+    records = [record(Target(f"host-{number}"), 1, 1) for number in range(1400)]
+    assert len(order_services(records, pick)) == len(chances) == MAX_TARGETS
 
 
 def test_both_kinds_of_records_share_the_priorities() -> None:

@@ -532,3 +532,41 @@ async def test_a_proof_in_a_challenge_and_then_an_empty_success_is_a_login(certi
         await eventually(lambda: "<presence" in server.received)
         assert connection.state == "online"
         await connection.close()
+
+
+@pytest.mark.parametrize(
+    ("jid", "problem"),
+    [
+        ("operator@localhost/agent", "it opens a session of operator@localhost in place of a@localhost"),
+        ("a@elsewhere.example/agent", "it opens a session of a@elsewhere.example in place of a@localhost"),
+        ("localhost", "it opens a session of localhost in place of a@localhost"),
+        ("", "it opens a session of no account in place of a@localhost"),
+        ("a@localhost/other", None),
+        ("A@LOCALHOST/agent", None),
+    ],
+)
+async def test_a_session_of_another_account_is_none(
+    jid: str, problem: str | None, certificates: dict[str, CertificateFiles]
+) -> None:
+    """RFC 6120, 7.7: a server may choose another resource, but no other account."""
+
+    async def script(peer: Peer) -> None:
+        await peer.offer(STARTTLS)
+        await peer.start_tls(server_context(certificates["good"]))
+        await peer.offer(mechanisms("PLAIN"))
+        await peer.log_in(BIND, jid)
+        peer.send("<message from='b@localhost' to='operator@localhost' type='chat'><body>hi</body></message>")
+        await peer.drain()
+
+    async with run_script(script) as server:
+        connection = connect(server.port, ca_file=certificates["good"].ca_file)
+        for _ in range(2):  # the next attempt begins like the first one
+            if problem is None:
+                await connection.open()
+                assert connection.client.boundjid == jid.lower()
+            else:
+                with pytest.raises(ConnectError, match=re.escape(problem)):
+                    await connection.open()
+                assert server.received.count("<iq") == len(server.peers)
+            await connection.close()
+    assert "to='localhost'" in server.peers[-1].secure

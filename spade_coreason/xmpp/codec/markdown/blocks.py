@@ -16,7 +16,7 @@ from .spans import EVERY_MARK, STRONG, render_spans, wrap_in_mark
 from .tables import align_columns, fence_lines
 
 _ITEM = re.compile(r"([ \t]*(?:[-*+]|[0-9]+[.)]))( {1,4}(?=\S)|\t+(?=\S)|)")
-_QUOTED = re.compile(r"[ \t]*> ?")
+_QUOTED = re.compile(r"(?<![ \t])[ \t]*> ?")
 _LANGUAGE = re.compile(r"[\w+#.-]*")
 
 
