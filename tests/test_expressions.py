@@ -14,6 +14,7 @@ from spade_coreason.doors.openai.messages import digest_history
 from spade_coreason.doors.openai.tasks import answer_task
 from tests.support.expressions import Expression, Samples, describe_excess, find_expressions, hostile_texts, measure
 
+pytestmark = pytest.mark.timeout(1800)  # it measures its own time of the processor, of which a busy machine gives little
 EVERY_LENGTH = "EVERY_LENGTH" in os.environ
 """Each text is tried up to 1 MiB: some minutes, in `make chaos`."""
 
