@@ -404,6 +404,7 @@ async def approvals(scene: Scene) -> AsyncIterator[None]:
             found = {one.requester: one.id for one in await scene.perform("approvals.list", agent=scene.far)}
     yield
     assert {alice.jid, bob.jid} <= {one.requester for one in await scene.perform("approvals.list", agent=scene.far)}
+    assert (await scene.perform("approvals.show", id=found[alice.jid])).state == "open"
     if scene.is_served:
         assert (await scene.perform("approvals.reassign", id=found[alice.jid])).state == "open"
     assert (await scene.perform("approvals.approve", id=found[alice.jid])).state == "approved"
