@@ -22,9 +22,13 @@ from ..memory import (
 from ..storage import COMPACTION_VARIABLE, CutOffTurn, FoundConversation, PendingRequest, StoredConversation, to_micros
 from .intake.admission import Admission, refuse_for_deletion
 from .intake.conversation_loader import ConversationLoader
-from .intake.mailbox import Mailbox, MailboxTask, QueuedRequest
+from .intake.mailbox import ERASING_MAILBOX, Mailbox, MailboxTask, QueuedRequest
 from .intake.quota_limit import QuotaLimit
 from .turns.turn_services import TurnServices
+
+
+def _is_own(mailbox: Mailbox) -> bool:
+    return mailbox is ERASING_MAILBOX.get() or mailbox.worker is asyncio.current_task()
 
 
 class LiveErasure:
@@ -61,7 +65,7 @@ class LiveErasure:
             return False
         self._admission.erased_people[person] = asyncio.Event()
         try:
-            mailboxes, own = self._services.mailboxes, asyncio.current_task()
+            mailboxes = self._services.mailboxes
             dropped = mailboxes.drop_matching(lambda incoming: incoming.is_of(person))
             self._dropped[person] = len(dropped)
             for queued in dropped:
@@ -69,7 +73,7 @@ class LiveErasure:
             self._services.initiative.forget(person)
             ending = self._ending[person] = []
             for mailbox in self._find_busy(person):
-                if mailbox.worker is own:
+                if _is_own(mailbox):
                     continue
                 current, turn = mailbox.current, mailbox.turn
                 ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -113,10 +117,10 @@ class LiveErasure:
 
     async def wait_for_person(self, person: str) -> bool:
         """Wait until the turns that ran at `refuse_person` are over, and stored if they had ended. False if one is not."""
-        own, waiting = asyncio.current_task(), [ended for _, _, ended in self._ending.get(person, ()) if not ended.done()]
+        waiting = [ended for _, _, ended in self._ending.get(person, ()) if not ended.done()]
         if waiting:
             await asyncio.wait(waiting, timeout=self._services.policy.timings.cancel_grace_s)
-        return all(mailbox.worker is own for mailbox in self._find_busy(person))
+        return all(map(_is_own, self._find_busy(person)))
 
     def list_cut_off(self, person: str) -> list[CutOffTurn]:
         """Return the turns in conversations of others that `refuse_person` has cancelled, after `wait_for_person`."""
@@ -266,8 +270,7 @@ class LiveErasure:
         return None if self._get_memory is None else self._get_memory()
 
     async def _end_work(self, owner: str, mailboxes: Sequence[Mailbox]) -> None:
-        services, own = self._services, asyncio.current_task()
-        others = [mailbox for mailbox in mailboxes if mailbox.worker is not own]
+        services, others = self._services, [mailbox for mailbox in mailboxes if not _is_own(mailbox)]
         for mailbox in others:
             services.mailboxes.drop_all(mailbox)
             mailbox.cancel_current()

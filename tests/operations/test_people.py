@@ -582,6 +582,14 @@ def private_in_room(text: str) -> InboundRequest:
     )
 
 
+async def test_the_own_command_of_a_person_is_no_answer_that_does_not_end() -> None:
+    async with open_tester() as t:
+        await t.say(SECRET)
+        [text] = await t.say("/forget everywhere yes")
+        assert text.startswith("agent@localhost: Deleted: 1 conversation, 1 turn")
+        assert "does not end" not in text
+
+
 @pytest.mark.parametrize("command", ["/forget everywhere yes", "/export everywhere"])
 async def test_the_word_of_a_room_is_not_enough_to_reach_a_person_at_all_agents(command: str) -> None:
     async with open_tester() as t:

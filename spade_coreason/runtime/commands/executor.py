@@ -23,7 +23,7 @@ from ...storage import Commit
 from ..channels import OutboundMessage, SendMessages
 from ..intake.admission import Admission
 from ..intake.conversation_loader import ConversationLoader
-from ..intake.mailbox import Mailbox, MailboxTask, QueuedRequest
+from ..intake.mailbox import ERASING_MAILBOX, Mailbox, MailboxTask, QueuedRequest
 from ..intake.mailboxes import Mailboxes
 from ..turns.output import TurnOutput, dump_reply
 from ..turns.turn import Turn
@@ -251,6 +251,7 @@ class CommandExecutor:
                 await self._services.expiry.on_ended(active.record.conversation_id, active.record.status.state)
         elif result.kind == "forget everywhere":
             self._drop_older(mailbox, before_row)
+            ERASING_MAILBOX.set(mailbox)
             try:
                 deletion = await self.context.perform(mailbox.sender, delete_person, OfWholePerson(person=mailbox.sender))
             except ConfigError as error:  # it is an agent, or is being deleted already

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Set
+from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, ClassVar, Protocol
@@ -214,3 +215,7 @@ class Mailbox:
             if isinstance(item, MailboxTask):
                 item.future.cancel()
         self.queue.clear()
+
+
+ERASING_MAILBOX: ContextVar[Mailbox | None] = ContextVar("erasing_mailbox", default=None)
+"""The mailbox whose request is a command that erases, also in the tasks by which it asks several agents."""
