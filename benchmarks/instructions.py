@@ -64,7 +64,7 @@ class _Loop(asyncio.SelectorEventLoop):
 async def _let_in(peer: Peer) -> None:
     """Let the agent log in and enable stream management, and answer its queries: the roster is empty, all others are errors."""
     await peer.offer(mechanisms("PLAIN"))
-    await peer.log_in(f"{BIND}{_STREAM_MANAGEMENT}")
+    await peer.log_in(f"{BIND}{_STREAM_MANAGEMENT}", f"{AGENT}/agent")
     await peer.expect("<enable ")
     peer.send("<enabled xmlns='urn:xmpp:sm:3'/>")
     received_before = len(peer.received)
