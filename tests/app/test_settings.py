@@ -109,6 +109,7 @@ OTHERS: dict[str, Any] = {
     "web.tls": {"certificate": "cert.pem", "key": "key.pem"},
     "web.cors_origins": ["https://chat.example.org"],
     "metrics.listen": f"127.0.0.1:{OTHER_METRICS_PORT}",
+    "metrics.hosts": ["metrics.example.org"],
     "interceptors": ["project_code:Limit"],
     "agents[].doors": ["openai"],
     "agents[].jid": "third@localhost",

@@ -23,6 +23,8 @@ class ExpectedErrors(logging.Handler):
         super().__init__(logging.ERROR)
         self.logged: list[str] = []
         self.announced: list[str] = []
+        self.allowed: list[str] = []
+        """Errors that may be logged, or not."""
 
     def __call__(self, *texts: str) -> None:
         """Announce errors. Each has to be logged at least once before the end of the test."""
@@ -35,7 +37,7 @@ class ExpectedErrors(logging.Handler):
 
     def check(self) -> None:
         """Fail if an error was not announced, or an announced one was not logged."""
-        check_errors(self.logged, self.announced)
+        check_errors(self.logged, self.announced, self.allowed)
 
 
 def check_errors(logged: Iterable[str], announced: Sequence[str], allowed: Sequence[str] = ()) -> None:
