@@ -15,7 +15,7 @@ import yaml
 
 from spade_coreason import AgentDefinition, Platform, load_settings
 from spade_coreason.app.factories import build_memory_limits, build_policy
-from spade_coreason.config import AgentSettings, Settings
+from spade_coreason.config import AgentSettings, Settings, WebLimits
 from spade_coreason.config.settings import (
     AccessSettings,
     ApprovalSettings,
@@ -146,6 +146,7 @@ UNSEEN = {
     "agents[].password_file": "it is in place of the password: tests/config/test_secrets.py",
     "agents[].directory": "it is in place of an agent: tests/app/test_directory.py",
 }
+UNSEEN |= {f"web.limits.{name}": "the server has the section itself: tests/doors/" for name in WebLimits.model_fields}
 """The keys whose effect is not in the parts of a platform, each with the reason and the tests of its effect."""
 
 
