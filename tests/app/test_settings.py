@@ -109,7 +109,6 @@ OTHERS: dict[str, Any] = {
     "web.tls": {"certificate": "cert.pem", "key": "key.pem"},
     "web.cors_origins": ["https://chat.example.org"],
     "metrics.listen": f"127.0.0.1:{OTHER_METRICS_PORT}",
-    "metrics.hosts": ["metrics.example.org"],
     "interceptors": ["project_code:Limit"],
     "agents[].doors": ["openai"],
     "agents[].jid": "third@localhost",
@@ -139,6 +138,7 @@ UNSEEN = {
     "memory.tokenizer": "it chooses a function: tests/memory/test_memory_docs.py",
     "limits.grace_s": "it is read when the platform stops: tests/cli/test_reload.py",
     "web.openai.system_prompt": "it is read with a request: tests/doors/openai/test_chat.py",
+    "metrics.hosts": "they are served at the port: tests/app/test_metrics_port.py",
     "web.proxies": "they are believed about clients: tests/doors/test_guard.py",
     "tracing.texts": "it is read if `tracing.enabled` is true: tests/app/test_tracing.py",
     "workers.lease_s": "it is for several platforms: tests/app/test_workers.py",
@@ -146,8 +146,8 @@ UNSEEN = {
     "agents[].password_file": "it is in place of the password: tests/config/test_secrets.py",
     "agents[].directory": "it is in place of an agent: tests/app/test_directory.py",
 }
-UNSEEN |= {f"web.limits.{name}": "the server has the section itself: tests/doors/" for name in WebLimits.model_fields}
 """The keys whose effect is not in the parts of a platform, each with the reason and the tests of its effect."""
+UNSEEN |= {f"web.limits.{name}": "the server has the section itself: tests/doors/" for name in WebLimits.model_fields}
 
 
 def find_keys(section: type[Section] = Settings, path: str = "") -> Iterator[tuple[str, Any, Any]]:
