@@ -57,18 +57,24 @@ class Authentication:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         caller = self._identify(scope)
-        if self._running[caller.name] >= self._requests_per_key:
-            text = f"{self._requests_per_key} requests with this key run already; wait for the end of one"
-            raise HttpError(429, text, retry_after_s=_BUSY_S)
-        self._running[caller.name] += 1
+        limits = {caller.name: self._requests_per_key, caller.address: self._requests_per_key}
+        if caller.names_users:
+            limits[caller.address] = max(1, self._requests_per_key // 2)  # so that one user leaves some to the others
+        for name, limit in limits.items():
+            if self._running[name] >= limit:
+                whose = "with this key" if name == caller.name else "of this user"
+                text = f"{limit} requests {whose} run already; wait for the end of one"
+                raise HttpError(429, text, retry_after_s=_BUSY_S)
+        self._running.update(limits.keys())
         scope["state"]["caller"] = caller
         scope["state"]["slot"].show_key(caller.name)
         try:
             await self._app(scope, receive, send)
         finally:
-            self._running[caller.name] -= 1
-            if not self._running[caller.name]:
-                del self._running[caller.name]
+            self._running.subtract(limits.keys())
+            for name in limits:
+                if not self._running[name]:
+                    del self._running[name]
 
     def _identify(self, scope: Scope) -> Caller:
         """Return the caller. Raise HttpError without exactly one valid key."""

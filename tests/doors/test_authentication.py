@@ -194,6 +194,23 @@ async def test_one_key_has_a_limited_number_of_requests_at_once() -> None:
         assert (await ask(settings, "/whoami")).status == 200
 
 
+async def test_one_user_of_a_front_end_leaves_half_of_its_requests_to_the_others() -> None:
+    settings, door = web_settings(limits={"requests_per_key": 4}), ExampleDoor()
+    ada, ben = "X-Forwarded-User: ada", "X-Forwarded-User: ben"
+    async with serve(settings, door), connect(settings) as first, connect(settings) as second:
+        for client in (first, second):
+            await client.send(request_of("/stream", ada, key=FRONT_END_KEY))
+            assert (await client.read_head()).status == 200
+        refused = await ask(settings, "/whoami", ada, key=FRONT_END_KEY)
+        assert (refused.status, refused.headers["retry-after"]) == (429, "2")
+        assert "user" in refused.body.decode()
+        assert (await ask(settings, "/whoami", ben, key=FRONT_END_KEY)).status == 200
+        door.end.set()
+        await first.reader.readuntil(b"last")
+        await first.reader.readuntil(b"0\r\n\r\n")
+        assert (await ask(settings, "/whoami", ada, key=FRONT_END_KEY)).status == 200
+
+
 async def test_the_error_has_the_shape_of_the_door() -> None:
     settings = web_settings()
     async with serve(settings):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import math
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -25,12 +26,14 @@ from .progress import ASKED_ANOTHER, make_status, question_parts, text_or_link
 
 THREAD_PREFIX = "a2a:"
 """The beginning of the threads of this door. So a task of another door is none of this one, and no conversation is shared."""
-_PAGE = 50
-"""The most stored tasks that are in memory at once."""
+_PAGE = 8
+"""The most stored tasks that are in memory at once. Each may have a text of some MiB."""
 _PAGE_BYTES = 2**17
 """The bytes of tasks with which a page ends, however many were asked for. To write them as JSON takes 80 ns each."""
 _MAX_COUNTED = 10_000
 """The most stored tasks that are read to count those of one state."""
+_MAX_COUNTED_CHARACTERS = 2**24
+"""The most characters of them that are read for it."""
 _ENDED = {a2a_pb2.TASK_STATE_COMPLETED, a2a_pb2.TASK_STATE_FAILED}
 
 
@@ -104,7 +107,7 @@ class StoredTasks:
         return a2a_pb2.Task(id=str(task_id), context_id=context_id, status=status)
 
     async def _make_open(
-        self, caller: Caller, request: Mapping[str, Any], received_at: datetime, *, is_parked: bool, wanted: TaskFilter = _ALL
+        self, caller: Caller, request: Mapping[str, Any], received_at: datetime, *, is_parked: bool
     ) -> a2a_pb2.Task:
         task_id, context_id = request["request_id"], request["thread"].removeprefix(THREAD_PREFIX)
         state, parts = a2a_pb2.TASK_STATE_WORKING, []
@@ -115,7 +118,7 @@ class StoredTasks:
             elif await self._agent.waits_for_others(caller, UUID(task_id)):
                 parts = [a2a_pb2.Part(text=ASKED_ANOTHER)]
         message_id = request.get("metadata", {}).get("message_id", task_id)
-        sent = parts_of(request["payload"] if wanted.has_history else {})
+        sent = parts_of(request.get("payload", {}))
         message = make_message(message_id, task_id, context_id, sent, is_user=True)
         status = make_status(state, task_id, context_id, parts, received_at)
         return a2a_pb2.Task(id=task_id, context_id=context_id, status=status, history=[message])
@@ -126,7 +129,8 @@ class StoredTasks:
         Raise InvalidParamsError for any other token.
         """
         before_row, before_time = _read_token(token)
-        open_tasks = [task for task in await self._load_open(caller, wanted) if wanted.accepts(task)]
+        payloads: dict[str, Mapping[str, Any]] = {}
+        open_tasks = [task for task in await self._load_open(caller, payloads) if wanted.accepts(task)]
         following = [task for task in open_tasks if before_time is None or _micros(task) < before_time]
         tasks: list[a2a_pb2.Task] = []
         row, time, page_bytes, has_more = before_row, before_time, 0, False
@@ -134,6 +138,9 @@ class StoredTasks:
             if len(tasks) == size or page_bytes > _PAGE_BYTES:
                 has_more = True
                 break
+            if wanted.has_history and task.id in payloads:  # only those that are shown: a part takes 2 us for each value
+                del task.history[0].parts[:]
+                task.history[0].parts.extend(parts_of(payloads[task.id]))
             tasks.append(task)
             page_bytes += task.ByteSize()
             row, time = (row, _micros(task)) if answered_row is None else (answered_row, time)
@@ -151,18 +158,19 @@ class StoredTasks:
         for task in open_tasks:
             yield None, task
 
-    async def _load_open(self, caller: Caller, wanted: TaskFilter) -> list[a2a_pb2.Task]:
-        """Return the tasks that are not over, the latest first."""
+    async def _load_open(self, caller: Caller, payloads: dict[str, Mapping[str, Any]]) -> list[a2a_pb2.Task]:
+        """Return the tasks that are not over, the latest first. What was sent to them goes into `payloads`, by their ids."""
         tasks = []
         for received_at, is_parked, text in await self._agent.list_open(caller):
             request = from_json(text)
             if (request.get("thread") or "").startswith(THREAD_PREFIX) and request.get("request_id"):
-                tasks.append(await self._make_open(caller, request, received_at, is_parked=is_parked, wanted=wanted))
+                payloads[request["request_id"]] = request.pop("payload")
+                tasks.append(await self._make_open(caller, request, received_at, is_parked=is_parked))
             await asyncio.sleep(0)
         return sorted(tasks, key=moment_of, reverse=True)
 
     async def _iterate_answered(
-        self, caller: Caller, wanted: TaskFilter, before_row: int | None, size: int
+        self, caller: Caller, wanted: TaskFilter, before_row: int | None, size: int, max_characters: float = math.inf
     ) -> AsyncIterator[tuple[int, a2a_pb2.Task]]:
         if wanted.state != a2a_pb2.TASK_STATE_UNSPECIFIED and wanted.state not in _ENDED:
             return
@@ -176,7 +184,8 @@ class StoredTasks:
                     return
                 if wanted.accepts(task):
                     yield turn.row, task
-            if len(turns) < limit:
+            max_characters -= sum(len(turn.body) for turn in turns)
+            if len(turns) < limit or max_characters < 0:
                 return
             before_row = turns[-1].row
 
@@ -185,7 +194,8 @@ class StoredTasks:
             repository = self._agent.repository
             return await repository.count_own_turns(caller.address, THREAD_PREFIX, _oldest(), self._ids(caller, wanted))
         count = 0
-        async for _ in self._iterate_answered(caller, replace(wanted, has_history=False, has_artifacts=False), None, _PAGE):
+        wanted = replace(wanted, has_history=False, has_artifacts=False)
+        async for _ in self._iterate_answered(caller, wanted, None, _PAGE, _MAX_COUNTED_CHARACTERS):
             count += 1
             if count == _MAX_COUNTED:
                 break

@@ -443,7 +443,11 @@ async def test_a_list_makes_only_what_it_shows_and_a_page_of_large_tasks_is_shor
             with count_calls() as calls:
                 reply = await http.post(server.url, json=listing)
             assert [calls["_ConvertValueMessage"], calls["_ValueMessageToJsonObject"]] == [0, 0]
-        assert len(reply.json()["result"]["tasks"]) == 9
+            assert len(reply.json()["result"]["tasks"]) == 9
+            with count_calls() as calls:
+                await http.post(server.url, json=listing | {"params": {"pageSize": 1}})
+            # The one that is shown, and the first that is answered, which comes after it.
+            assert calls["_ConvertValueMessage"] <= 2 * 3001
         token, pages = "", []
         while True:
             page = await client.list_tasks(a2a_pb2.ListTasksRequest(page_token=token))
