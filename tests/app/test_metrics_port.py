@@ -114,6 +114,19 @@ async def test_half_requests_have_few_threads_and_others_are_answered() -> None:
         await eventually(lambda: serving_threads() == before)
 
 
+async def test_the_address_with_the_most_half_requests_loses_them() -> None:
+    async with serve_metrics() as (settings, _):
+        with ExitStack() as stack:
+            stack.enter_context(friend := socket.create_connection(settings.address, TIMEOUT_S, ("127.0.1.1", 0)))
+            friend.sendall(HALF)
+            for _ in range(40):
+                stack.enter_context(client := connect(settings))
+                client.sendall(HALF)
+                assert scrape(settings) == 200
+            friend.sendall(b"y\r\n\r\n")
+            assert read_status(friend) == 200
+
+
 async def test_a_half_request_ends_after_a_time() -> None:
     async with serve_metrics() as (settings, _):
         before = serving_threads()

@@ -7,9 +7,10 @@ import json
 import os
 import socket
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from spade_coreason.xmpp.servers.process import find_free_ports
 from tests.chaos.attack_run import run_platform, wait_for_memory
 from tests.support.errors import errors_in
 from tests.support.hosting import PROJECT
+from tests.support.large_bodies import SHAPES, make_body
 from tests.support.program import run_command
 from tests.support.wait import TIMEOUT_S
 
@@ -27,6 +29,7 @@ SECONDS = float(os.environ.get("HTTP_ATTACK_SECONDS", "1"))
 STREAMS = 100 if SECONDS > 1 else 20
 FRIEND = "127.0.1.1"
 _MAX_GROWTH = 1.2
+_CHARACTERS = 262_144
 _MODES = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
 _CLIENT = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
 
@@ -91,11 +94,50 @@ async def _reuse_ids(target: Target) -> None:
                 await asyncio.gather(*(http.post("/mcp", json=call, headers=session) for _ in range(5)))
 
 
+async def _post_all(target: Target, bodies: Iterable[tuple[str, bytes, str]]) -> None:
+    """Send bodies, again and again, four at a time: each by a door, with data and a text."""
+
+    async def post(http: httpx.AsyncClient, turn: int) -> None:
+        for door, data, text in islice(cycle(bodies), turn, None):
+            path, headers, body = make_body(door, data, text, "echo")
+            named = dict(each.split(": ", 1) for each in headers)
+            reply = await http.post(path, content=body, headers=named)
+            assert reply.status_code in (200, 400, 413, 422, 429, 503), reply.text
+
+    key = {"Authorization": f"Bearer {target.attacker}"}
+    async with (
+        httpx.AsyncClient(base_url=f"http://127.0.0.1:{target.web}", headers=key, timeout=TIMEOUT_S) as http,
+        asyncio.TaskGroup() as tasks,
+    ):
+        for turn in range(4):
+            tasks.create_task(post(http, turn))
+
+
+async def _send_beginnings(target: Target) -> None:
+    """Send texts with many beginnings of what the doors look for in a text."""
+    beginnings = "<think>", '<details type="reasoning"', "### Task:\n<chat_history>", "### Task:", "<chat_history>", "&amp;"
+    await _post_all(target, [("openai", b"", text * (_CHARACTERS // len(text))) for text in beginnings])
+
+
+async def _send_values(target: Target) -> None:
+    """Send as much as the doors take, or a thing more: many values in few bytes."""
+    counts = [("a2a", 9_900), ("a2a", 12_000), ("mcp", 49_900), ("mcp", 60_000), ("openai", 49_900), ("openai", 60_000)]
+    await _post_all(target, [(door, make(count), "hi") for door, count in counts for make in SHAPES.values()])
+
+
+async def _send_large(target: Target) -> None:
+    """Send bodies of 12 MiB that are not taken."""
+    await _post_all(target, [(door, SHAPES["numbers"](6 * 2**20), "hi") for door in ("openai", "a2a", "mcp")])
+
+
 ATTACKS: dict[str, Callable[[Target], Coroutine[Any, Any, None]]] = {
     "six addresses with 199 connections each": _lock_out,
     "half requests for the metrics": _send_halves,
     "streams of 8 MiB that nobody reads": _read_nothing,
     "calls under one id": _reuse_ids,
+    "texts of many beginnings": _send_beginnings,
+    "bodies of many values": _send_values,
+    "bodies of 12 MiB": _send_large,
 }
 
 
@@ -114,7 +156,7 @@ async def _ask(target: Target, text: str) -> None:
 def _write_platform(directory: Path) -> tuple[Path, Target]:
     web, metrics = find_free_ports(2)
     agents = [
-        {"jid": f"{name.lower()}@localhost", "agent": f"tests.chaos.agents:{name}", "doors": ["openai", "mcp"]}
+        {"jid": f"{name.lower()}@localhost", "agent": f"tests.chaos.agents:{name}", "doors": ["openai", "mcp", "a2a"]}
         for name in ("Echo", "Large")
     ]
     settings = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
+from collections import Counter
 from collections.abc import Collection
 from contextlib import suppress
 from io import StringIO
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
 
 _CONNECTIONS = 16
 """The most connections at once."""
-_open_connections: dict[socket.socket, bool] = {}
-"""True for a connection whose request is complete."""
+_open_connections: dict[socket.socket, str] = {}
+"""The address of each client whose request is not complete; "" for the others."""
 _REMEDIES = {
     errno.EADDRINUSE: "is in use; stop the program that listens there, or choose another metrics.listen",
     errno.EADDRNOTAVAIL: "does not belong to this machine; correct metrics.listen",
@@ -63,7 +64,10 @@ async def check_metrics_address(settings: MetricsSettings) -> None:
 
 
 class _Handler(WSGIRequestHandler):
-    """A thread with one request. There are few at once: the oldest one whose request is not complete makes room."""
+    """A thread with one request. There are few at once.
+
+    Of those whose request is not complete, the oldest one of the address that has the most makes room.
+    """
 
     names: Collection[str]
     """The names of the server; any without one."""
@@ -72,10 +76,11 @@ class _Handler(WSGIRequestHandler):
 
     def setup(self) -> None:
         super().setup()
-        _open_connections[self.connection] = False
+        _open_connections[self.connection] = self.client_address[0]
         if len(_open_connections) > _CONNECTIONS:
-            halves = (each for each, is_complete in list(_open_connections.items()) if not is_complete)
-            oldest = next(halves, self.connection)
+            halves = [(each, address) for each, address in list(_open_connections.items()) if address]
+            [(most, _)] = Counter(address for _, address in halves).most_common(1) or [("", 0)]
+            oldest = next((each for each, address in halves if address == most), self.connection)
             _open_connections.pop(oldest, None)
             with suppress(OSError):
                 oldest.shutdown(socket.SHUT_RDWR)  # its thread ends
@@ -87,7 +92,7 @@ class _Handler(WSGIRequestHandler):
     def parse_request(self) -> bool:
         if not super().parse_request() or self.connection not in _open_connections:
             return False
-        _open_connections[self.connection] = True
+        _open_connections[self.connection] = ""
         is_known = not self.names or split_host(self.headers.get("Host", ""))[0] in self.names
         if not is_known:
             self.send_error(421, "this server has another name; add it to metrics.hosts")
