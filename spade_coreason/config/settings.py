@@ -585,8 +585,8 @@ class WebLimits(Section):
     webhook_bytes: Annotated[int, NotBool, Field(ge=1024)] = 2**20
     """The size in bytes of the largest body that a webhook accepts."""
     values: Count = 50_000
-    """The number of values in the largest JSON body: texts, numbers, keys of objects and the like. While a body is parsed,
-    other clients wait. Files and long texts take no time.
+    """The number of values in the largest JSON body: texts, numbers, keys of objects and the like; a list counts twice.
+    While a body is parsed, other clients wait. Files and long texts take no time.
     """
     a2a_values: Count = 10_000
     """The same for A2A, whose library takes some microseconds for each value."""

@@ -86,12 +86,12 @@ def test_the_limit_of_the_size_is_exact() -> None:
 
 
 def count_values(value: Any) -> int:
-    """Return the number of marks of a value as JSON: a comma, a colon or an opening bracket for each."""
+    """Return the number of marks of a value as JSON: a comma, a colon or an opening bracket for each, and two for a list."""
     match value:
         case dict():
             return 1 + len(value) + max(0, len(value) - 1) + sum(map(count_values, value.values()))
         case list():
-            return 1 + max(0, len(value) - 1) + sum(map(count_values, value))
+            return 2 + max(0, len(value) - 1) + sum(map(count_values, value))
     return 0
 
 
@@ -136,6 +136,6 @@ def test_counting_takes_a_few_times_the_size_in_memory(piece: bytes) -> None:
 def test_the_limit_of_the_values_of_others_is_exact() -> None:
     table = [dict.fromkeys("abcdef", "a, b")] * 10_000
     assert parse_foreign_json(json.dumps(table)) == table
-    parse_foreign_json(json.dumps([0] * MAX_JSON_VALUES))
+    parse_foreign_json(json.dumps([0] * (MAX_JSON_VALUES - 1)))
     with pytest.raises(TooManyValuesError):
         parse_foreign_json(json.dumps([0] * (MAX_JSON_VALUES + 1)))

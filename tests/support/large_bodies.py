@@ -31,8 +31,8 @@ SHAPES: Mapping[str, Callable[[int], bytes]] = {
     "texts": lambda count: b"[%s]" % b",".join([b'""'] * count),
     "objects": lambda count: b"[%s]" % b",".join([b'{"a":1}'] * (count // 3)),
     "empty objects": lambda count: b"[%s]" % b",".join([b"{}"] * (count // 2)),
-    "lists": lambda count: b"[%s]" % b",".join([b"[" * 20 + b"]" * 20] * (count // 21)),
-    "deep": lambda count: b"[" * count + b"]" * count,
+    "lists": lambda count: b"[%s]" % b",".join([b"[" * 20 + b"]" * 20] * (count // 41)),
+    "deep": lambda count: b"[" * (count // 2) + b"]" * (count // 2),
 }
 """JSON of about so many values."""
 
