@@ -7,13 +7,14 @@ export PYTHONDONTWRITEBYTECODE :=
 # Twice the cores, because the tests wait much for servers; at most eight.
 TEST_PROCESSES ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 4 ? 2 * n : 8)))
 
-.PHONY: help demo test test-all test-release test-semantic test-llm chaos chaos-floods conformance check release docs docs-serve bench bench-check bench-peers bench-pictures pictures servers browser format clean
+.PHONY: help demo test test-servers test-all test-release test-semantic test-llm chaos chaos-floods conformance check release docs docs-serve bench bench-check bench-peers bench-pictures pictures servers browser format clean
 
 help:
 	@echo 'make demo            agents that talk, in this terminal; what it needs is set up in $(VENV)'
-	@echo 'make test            the tests, some minutes; what needs a server that is missing is skipped'
+	@echo 'make test            the tests that need Python alone, some minutes'
+	@echo 'make test-servers    those on Prosody, ejabberd, PostgreSQL and what else `make servers` installs; names what is missing'
 	@echo 'make test-release    checks of a release and long forms: the site, the package, Docker, benchmarks, second servers'
-	@echo 'make test-all        both'
+	@echo 'make test-all        all three'
 	@echo 'make release         builds what a maintainer publishes into dist/, with its SBOM; TRIAL=1 before the commit has a tag'
 	@echo 'make servers         installs Prosody, ejabberd, PostgreSQL, Prometheus and what else the tests run, from Debian; as root'
 	@echo 'make browser         installs Chromium from Debian (400 MB), for the test of the documentation on a phone; as root'
@@ -50,13 +51,16 @@ demo: $(VENV)/.ready
 
 # Most tests wait more than they compute: one process more than there are processors.
 test: $(VENV)/.ready
-	@$(BIN)/pytest -n $(TEST_PROCESSES) --dist worksteal --slowest 20 -m 'not release'
+	@SPADE_COREASON_HIDE_SERVERS=1 $(BIN)/pytest -n $(TEST_PROCESSES) --dist worksteal --slowest 20 -m 'not release and not servers'
 
-# What `make test` leaves out: CONTRIBUTING.md lists it.
+test-servers: $(VENV)/.ready
+	@$(BIN)/pytest -n $(TEST_PROCESSES) --dist worksteal --slowest 20 -m 'servers and not release'
+
+# CONTRIBUTING.md lists what it has.
 test-release: $(VENV)/.ready
 	@$(BIN)/pytest -n $(TEST_PROCESSES) --dist worksteal --slowest 20 -m release
 
-test-all: test test-release
+test-all: test test-servers test-release
 
 # What takes minutes: a room of a thousand; a process that is killed thousands of times while it writes its memory; a
 # text, turn or file that could stop ten agents, for a minute each; connections, half requests, unread streams and calls that could

@@ -38,7 +38,7 @@ def parse_when(text: str, now: datetime, zone: ZoneInfo) -> datetime | timedelta
     if match is None:
         due_at = datetime.fromisoformat(text)  # ValueError
         if due_at.tzinfo is None:
-            due_at = due_at.replace(tzinfo=zone)
+            due_at = _place(due_at, zone, now)
     elif match["count"]:
         return timedelta(seconds=int(match["count"]) * _UNITS[match["unit"].lower()])
     elif match["every"]:
@@ -52,12 +52,18 @@ def parse_when(text: str, now: datetime, zone: ZoneInfo) -> datetime | timedelta
         else:
             date = today + timedelta(days=day == "tomorrow")
         at = time(int(match["hour"]), int(match["minute"] or 0))
-        due_at = datetime.combine(date, at, zone)
+        due_at = _place(datetime.combine(date, at), zone, now)
         if not day and due_at <= now:
             due_at = datetime.combine(date + timedelta(days=1), at, zone)
     if due_at <= now:
         raise ValueError(f"{text} is over")
     return due_at
+
+
+def _place(local: datetime, zone: ZoneInfo, now: datetime) -> datetime:
+    """Return a local time in its zone: of one that the clock shows twice the second, if the first is over."""
+    first, second = (local.replace(tzinfo=zone, fold=fold) for fold in (0, 1))
+    return second if first <= now < second else first
 
 
 def format_time(moment: datetime, zone: ZoneInfo) -> str:

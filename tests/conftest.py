@@ -6,7 +6,6 @@ import gc
 import importlib
 import logging
 import os
-import shutil
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, suppress
@@ -22,12 +21,15 @@ from tests.support.records import AGENT, open_repository
 from tests.support.servers import embedded as embedded_server, postgres as postgres_server
 from tests.support.servers.kinds import GetServer, kinds_ejabberd_in_release, start_on_demand
 from tests.support.servers.postgres import Postgres
-from tests.support.servers.requirements import missing_programs, require
+from tests.support.servers.requirements import find_program, hide_programs, missing_programs, note_running, require
 from tests.support.servers.server import XmppServer
 
 pytest_plugins = ["tests.support.slowest"]
 
-embedded_in_release = pytest.param("embedded", marks=pytest.mark.release)
+SERVER_FIXTURES = {"get_server", "federation", "own_federation", "postgres", "own_postgres", "go_sendxmpp"}
+"""What starts a program that `make servers` installs."""
+SERVER_PARAMETERS = {"federation", "prosody", "prosody_large", "prosody_archive", "ejabberd", "postgresql", "postgres"}
+"""The values of parameters for which a test asks for one of these fixtures when it runs."""
 RAISED_STANZA_BYTES = 4 * 1024 * 1024
 
 # No server of a test has a certificate of an authority that the system trusts. Reading all of those for each connection took
@@ -36,6 +38,7 @@ os.environ["SSL_CERT_FILE"] = str(Path(__file__).parent / "fixtures" / "no_autho
 
 # Debian has servers, nginx for example, where the PATH of a user who is not root does not lead.
 os.environ["PATH"] += f"{os.pathsep}/usr/sbin"
+hide_programs()
 
 # Nothing that is made when tests are collected is garbage: to look for some takes a fifth of that time.
 gc.disable()
@@ -145,17 +148,17 @@ def real_server(request: pytest.FixtureRequest, get_server: GetServer) -> XmppSe
     return get_server(request.param)
 
 
-@pytest.fixture(params=["prosody", embedded_in_release])
+@pytest.fixture(params=["prosody", "embedded"])
 def local_server(request: pytest.FixtureRequest) -> XmppServer:
-    """A server; the test runs on Prosody, and on the embedded server before a release."""
+    """A server; the test runs on Prosody and on the embedded server."""
     server = request.getfixturevalue(request.param)
     assert isinstance(server, XmppServer)
     return server
 
 
-@pytest.fixture(params=["prosody", "ejabberd", embedded_in_release])
+@pytest.fixture(params=["prosody", "ejabberd", "embedded"])
 def any_server(request: pytest.FixtureRequest) -> XmppServer:
-    """A server; the test runs on Prosody and on ejabberd, and on the embedded server before a release."""
+    """A server; the test runs on Prosody, ejabberd and the embedded server."""
     server = request.getfixturevalue(request.param)
     assert isinstance(server, XmppServer)
     return server
@@ -171,7 +174,7 @@ def start_server(tmp_path: Path) -> Iterator[Callable[[XmppServer], XmppServer]]
 @pytest.fixture(scope="session")
 def go_sendxmpp() -> str:
     """The path of the command-line client go-sendxmpp."""
-    program = shutil.which("go-sendxmpp")
+    program = find_program("go-sendxmpp")
     require("go-sendxmpp", program is not None)
     assert program is not None
     return program
@@ -192,6 +195,22 @@ def pytest_collection(session: pytest.Session) -> None:
         for path in files[int(number) :: int(os.environ["PYTEST_XDIST_WORKER_COUNT"])]:
             with suppress(Exception, pytest.skip.Exception):  # the collection itself reports it
                 importlib.import_module(".".join(path.relative_to(config.rootpath).with_suffix("").parts))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give the mark `servers` to what starts one by a fixture. Tests that ask `require` have it themselves."""
+    for item in items:
+        if isinstance(item, pytest.Function):
+            fixtures = set(item.fixturenames)
+            values = list(item.callspec.params.values()) if hasattr(item, "callspec") else []
+            asks_later = "request" in fixtures and any(value in SERVER_PARAMETERS for value in values if isinstance(value, str))
+            if fixtures & SERVER_FIXTURES or asks_later:
+                item.add_marker(pytest.mark.servers)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    note_running(item)
 
 
 @pytest.hookimpl(tryfirst=True)

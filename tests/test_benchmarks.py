@@ -40,6 +40,7 @@ def benchmarks(*arguments: str, **options: Any) -> subprocess.CompletedProcess[s
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=280, **options)
 
 
+@pytest.mark.servers
 @pytest.mark.release
 def test_a_quick_run_measures_every_agent_beside_the_others(tmp_path: Path) -> None:
     require("Prosody", prosody.installed())
@@ -54,6 +55,7 @@ def test_a_quick_run_measures_every_agent_beside_the_others(tmp_path: Path) -> N
         assert f"{'✓' if target['is_reached'] else '✗'} {target['name']}" in done.stdout
 
 
+@pytest.mark.servers
 @pytest.mark.release
 def test_a_quick_run_measures_asks_between_agents_beside_others(tmp_path: Path) -> None:
     require("Prosody", prosody.installed())
@@ -103,6 +105,7 @@ async def test_a_pair_that_answers_another_question_ends_the_measurement() -> No
         await ask_in_turn(answer, [1, 2, 3])
 
 
+@pytest.mark.servers
 @pytest.mark.release
 def test_a_quick_run_measures_what_further_agents_cost(tmp_path: Path) -> None:
     require("Prosody", prosody.installed())
@@ -115,6 +118,7 @@ def test_a_quick_run_measures_what_further_agents_cost(tmp_path: Path) -> None:
     assert "memory of a further agent" in done.stdout
 
 
+@pytest.mark.servers
 @pytest.mark.release
 def test_a_run_measures_how_soon_people_see_something(tmp_path: Path) -> None:
     require("Prosody", prosody.installed())
@@ -130,6 +134,7 @@ def check(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=280)
 
 
+@pytest.mark.servers
 @pytest.mark.release
 def test_the_path_of_a_message_and_the_package_are_within_their_figures() -> None:
     require("Prosody", prosody.installed())
@@ -253,6 +258,7 @@ def test_a_quick_run_measures_an_agent_with_a_language_model_beside_a_bare_strea
     assert "LLMAgent, CPU added to a token: " in done.stdout
 
 
+@pytest.mark.servers
 @pytest.mark.release
 def test_a_quick_run_measures_several_workers(tmp_path: Path) -> None:
     require("Prosody", prosody.installed())
@@ -292,6 +298,7 @@ def test_without_a_server_one_line_says_how_to_get_it(tmp_path: Path) -> None:
     assert done.stdout == ""
 
 
+@pytest.mark.servers
 @pytest.mark.release
 def test_the_answers_beside_an_agent_in_a_platform_of_its_own_are_measured() -> None:
     require("Prosody", prosody.installed())

@@ -28,7 +28,7 @@ from tests.support.databases import execute
 from tests.support.program import RunningCommand, run_in_background
 from tests.support.servers.clients import StockClient
 from tests.support.servers.postgres import Postgres
-from tests.support.servers.requirements import require
+from tests.support.servers.requirements import find_program, require
 from tests.support.wait import ANSWER_S, TIMEOUT_S, eventually, wait_until
 from tests.test_docker import SERVICE_KEYS, instructions
 
@@ -107,7 +107,7 @@ class Node:
 
 @contextmanager
 def run_cluster() -> Iterator[tuple[Node, Node]]:
-    ejabberdctl = shutil.which("ejabberdctl", path=f"{os.environ.get('PATH', '')}{os.pathsep}/usr/sbin")
+    ejabberdctl = find_program("ejabberdctl")
     require("ejabberd", ejabberdctl is not None)
     assert ejabberdctl is not None
     if os.geteuid() != 0:
@@ -172,6 +172,7 @@ def _kill_all(nodes: list[Node]) -> None:
             node.process.wait()
 
 
+@pytest.mark.servers
 @pytest.mark.release
 @pytest.mark.timeout(1200)
 def test_the_check_finds_the_node_that_has_to_restart() -> None:
@@ -339,6 +340,7 @@ def test_the_workers_of_compose_have_a_configuration(tmp_path: Path) -> None:
     assert make_worker_terms(settings) is not None
 
 
+@pytest.mark.servers
 def test_nginx_accepts_the_balancer(tmp_path: Path) -> None:
     command = configure_balancer(tmp_path, 5222, (5223, 5224))
     done = subprocess.run([*command, "-t"], capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
@@ -347,7 +349,7 @@ def test_nginx_accepts_the_balancer(tmp_path: Path) -> None:
 
 def configure_balancer(directory: Path, port: int, nodes: tuple[int, int]) -> list[str]:
     """Write the configuration of the balancer for this machine, and return the command that runs nginx with it."""
-    require("nginx", shutil.which("nginx") is not None)
+    require("nginx", find_program("nginx") is not None)
     version = subprocess.run(["nginx", "-V"], capture_output=True, text=True, check=True).stderr
     module = Path(os.environ.get("NGINX_STREAM_MODULE", "/usr/lib/nginx/modules/ngx_stream_module.so"))
     is_static = re.search(r"--with-stream(?= |$)", version) is not None

@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import re
-import shutil
 import subprocess
 import tomllib
 import urllib.request
@@ -25,7 +24,7 @@ from spade_coreason.xmpp.servers.process import find_free_ports
 from tests.docs.pages import read_page
 from tests.support.program import run_command, run_in_background
 from tests.support.servers.clients import StockClient
-from tests.support.servers.requirements import require
+from tests.support.servers.requirements import find_program, require
 from tests.support.wait import TIMEOUT_S
 
 ROOT = Path(__file__).parents[1]
@@ -138,7 +137,7 @@ class Container:
 
 @asynccontextmanager
 async def prosody_of_compose(directory: Path, **environment: str) -> AsyncIterator[Container]:
-    require("Prosody", shutil.which("prosody") is not None)
+    require("Prosody", find_program("prosody") is not None)
     port, http_port = find_free_ports(2)
     for name in ("certs", "data"):
         (directory / name).mkdir(exist_ok=True)
@@ -189,6 +188,7 @@ def write_configuration(container: Container) -> None:
     file.write_text(text.replace("/certs/", f"{container.directory}/certs/"))
 
 
+@pytest.mark.servers
 @pytest.mark.release
 async def test_the_platform_of_compose_runs_on_the_prosody_of_compose(tmp_path: Path) -> None:
     dockerfile = dict(instructions(DOCKER / "Dockerfile"))
@@ -235,6 +235,7 @@ async def test_the_platform_of_compose_runs_on_the_prosody_of_compose(tmp_path: 
             assert (code, err) == (0, "")
 
 
+@pytest.mark.servers
 @pytest.mark.release
 async def test_the_prosody_of_compose_can_be_closed_to_new_accounts(tmp_path: Path) -> None:
     async with prosody_of_compose(tmp_path, ALLOW_REGISTRATION="no") as container:
@@ -245,6 +246,7 @@ async def test_the_prosody_of_compose_can_be_closed_to_new_accounts(tmp_path: Pa
                 pass
 
 
+@pytest.mark.servers
 @pytest.mark.release
 async def test_the_certificate_of_compose_is_made_anew_before_it_ends(tmp_path: Path) -> None:
     certificate = tmp_path / "certs" / "localhost.crt"

@@ -21,7 +21,7 @@ from spade_coreason.xmpp.servers.process import find_free_ports
 from tests.docs.pages import ROOT
 from tests.support.servers.clients import StockClient
 from tests.support.servers.postgres import Postgres
-from tests.support.servers.requirements import require
+from tests.support.servers.requirements import find_program, require
 from tests.support.servers.server import XmppServer
 from tests.support.wait import TIMEOUT_S, eventually
 from tests.support.workers import run_workers
@@ -86,7 +86,7 @@ def run_prometheus(directory: Path, targets: list[str]) -> Iterator[Prometheus]:
 async def test_prometheus_reads_two_workers_and_finds_a_value_for_each_panel_of_the_dashboard(
     prosody: XmppServer, postgres: Postgres, tmp_path: Path
 ) -> None:
-    require("Prometheus", shutil.which("prometheus") is not None)
+    require("Prometheus", find_program("prometheus") is not None)
     *addresses, web = [f"127.0.0.1:{port}" for port in find_free_ports(3)]
     async with (
         run_workers(prosody, postgres, tmp_path, agents=2, agent="tests.app.test_metrics:Desk") as workers,

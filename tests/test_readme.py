@@ -34,6 +34,7 @@ def split_at_own_server() -> tuple[Page, Page]:
     return replace(PAGE, blocks=before), replace(PAGE, blocks=after)
 
 
+@pytest.mark.servers
 @pytest.mark.timeout(600)
 def test_every_block_runs(tmp_path: Path) -> None:
     require("Prosody", prosody_server.installed())
@@ -45,6 +46,7 @@ def test_every_block_runs(tmp_path: Path) -> None:
         PageRun(own, project, environment).run()
 
 
+@pytest.mark.servers
 async def test_people_ask_the_agents_of_the_configuration_with_their_own_client(tmp_path: Path) -> None:
     require("Prosody", prosody_server.installed())
     files = [block for block in PAGE.blocks if block.title in ("weather.py", "platform.yaml")]
@@ -93,9 +95,9 @@ def test_the_tests_run_by_a_part_of_what_a_submission_runs() -> None:
         line.split("#")[0].strip() for block in PAGE.blocks if block.language == "sh" for line in block.text.splitlines()
     ]
     assert "make test" in commands
-    run = re.findall(r"^make ([^<#\n]+)", (ROOT / ".ci" / "run").read_text(encoding="utf-8"), re.M)
+    run = re.findall(r"^(?:\.ci/fresh )?make ([^<#\n]+)", (ROOT / ".ci" / "run").read_text(encoding="utf-8"), re.M)
     targets = " ".join(run).split()
-    assert {"check", "docs", "test-release", "bench-check"} <= set(targets)
+    assert {"check", "docs", "test-release", "test-servers", "bench-check"} <= set(targets)
     assert targets[-2:] == ["demo", "test"]  # the order of README: the tests pass beside the data of the demo
 
 

@@ -6,7 +6,6 @@ import asyncio
 import os
 import re
 import shlex
-import shutil
 import signal
 import subprocess
 import time
@@ -22,7 +21,7 @@ from tests.support.notify_socket import open_notify_socket
 from tests.support.program import COMMAND, run_command, run_in_background
 from tests.support.servers.clients import StockClient
 from tests.support.servers.postgres import Postgres
-from tests.support.servers.requirements import require
+from tests.support.servers.requirements import find_program, require
 from tests.support.servers.server import XmppServer
 from tests.support.wait import TIMEOUT_S, eventually
 
@@ -50,10 +49,11 @@ def installed_unit(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 def analyze(*arguments: str) -> subprocess.CompletedProcess[str]:
-    require("systemd", shutil.which("systemd-analyze") is not None)
+    require("systemd", find_program("systemd-analyze") is not None)
     return subprocess.run(["systemd-analyze", *arguments], capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
 
 
+@pytest.mark.servers
 def test_systemd_knows_every_key_of_the_unit(installed_unit: Path) -> None:
     done = analyze("verify", "--man=no", "--recursive-errors=no", str(installed_unit))
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
@@ -61,6 +61,7 @@ def test_systemd_knows_every_key_of_the_unit(installed_unit: Path) -> None:
     assert "ProtectHomes" in analyze("verify", "--man=no", "--recursive-errors=no", str(installed_unit)).stderr
 
 
+@pytest.mark.servers
 def test_systemd_knows_every_key_of_the_backup_and_its_timer(tmp_path: Path) -> None:
     backup, timer = tmp_path / BACKUP.name, tmp_path / "spade-coreason-backup.timer"
     backup.write_text(BACKUP.read_text())
@@ -103,11 +104,13 @@ def test_the_backup_of_the_unit_is_restored(tmp_path: Path) -> None:
     assert "notes@localhost" in exported.stdout
 
 
+@pytest.mark.servers
 def test_the_sandbox_of_the_unit_is_tight(installed_unit: Path) -> None:
     done = analyze("security", "--offline=true", f"--threshold={MAX_EXPOSURE}", "--no-pager", str(installed_unit))
     assert done.returncode == 0, done.stdout
 
 
+@pytest.mark.servers
 @pytest.mark.parametrize("installed_unit", [UNIT], indirect=True, ids=lambda unit: unit.name)
 def test_a_platform_of_its_own_has_the_unit_with_its_own_places_and_limits(installed_unit: Path) -> None:
     """A drop-in adds to lists, and `KEY=` empties them. Nothing of the first platform may be left in one."""

@@ -203,7 +203,7 @@ class ConversationSettings(Section):
     """The rules of conversations, for all agents or for one agent."""
 
     max_interactions: CountOrZero = _RULES.max_interactions
-    """The number of turns after which a conversation pauses. 0 means no limit."""
+    """The number of turns after which a conversation pauses, unless a program asks without a thread. 0 means no limit."""
     cooldown_s: Seconds = int(_RULES.cooldown.total_seconds())
     """Seconds after which a conversation that reached `max_interactions` continues by itself."""
     timeout_s: Seconds = int(_RULES.timeout.total_seconds())

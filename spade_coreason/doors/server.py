@@ -51,7 +51,10 @@ _HEALTH_S = 1.0
 _STORE_S = 5.0
 _CORS_METHODS = ("GET", "POST", "DELETE")
 _REMEDIES = {
-    errno.EADDRINUSE: "is in use; stop the program that listens there, or choose another web.port",
+    errno.EADDRINUSE: (
+        "is in use; stop the program that listens there, or choose another web.port"
+        " (one of several workers: by SPADE_COREASON_WEB__PORT)"
+    ),
     errno.EADDRNOTAVAIL: "does not belong to this machine; correct web.host",
     errno.EACCES: "may not be used by this user; choose a web.port from 1024 on",
 }

@@ -10,7 +10,15 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from ..concurrency import DaemonThreads
-from ..contracts import AgentDefinition, AgentRequest, InlineToolDefinition, Interaction, ResponseHandler, SessionHandle
+from ..contracts import (
+    AgentDefinition,
+    AgentRequest,
+    ErrorCode,
+    InlineToolDefinition,
+    Interaction,
+    ResponseHandler,
+    SessionHandle,
+)
 from ..domain.history import turn_text
 from ..domain.messages import ROOT_SENDER
 from ..domain.texts.durations import format_duration
@@ -245,7 +253,7 @@ class LLMAgent:
             await response.error(text, {"model": error.where}, error.is_transient)
         except BudgetExceededError as error:
             log.warning("%s: a budget is used up (options.budgets): %s", name, error)
-            await response.error(str(error), recoverable=True)
+            await response.error(str(error), {"code": ErrorCode.TOO_MANY_REQUESTS}, recoverable=True)
         except ContextTooLongError as error:
             log.warning("%s: %s", name, error)
             await response.error(translate(error.args[0]))

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import sys
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -393,7 +394,7 @@ class HostedAgent(Agent, SessionHandler):  # type: ignore[misc]  # SPADE comes w
             is_paused=runner.control.is_paused,
             rooms={jid: str(room) for jid, room in self.rooms.states.items()},
             refused_by_rooms=dict(self.rooms.refused),
-            dropped=dict(self._gateway.dropped + self.rooms.dropped),
+            dropped=dict(self._gateway.dropped + self.rooms.dropped + Counter(budget=runner.metrics.refusals["budget"])),
             rejected=dict(connection.rejected),
             without_channel=dict(runner.without_channel),
             quotas=tuple(runner.quota_limit.usage()),

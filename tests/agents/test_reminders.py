@@ -54,6 +54,15 @@ def test_the_forms_of_a_time(text: str, when: object) -> None:
     assert parse_when(text, NOW, MADRID) == when
 
 
+@pytest.mark.parametrize("text", ["at 2:30", "today at 2:30", "on 2025-10-26 at 2:30", "2025-10-26T02:30"])
+@pytest.mark.parametrize(("now", "due_at"), [("00:10", "00:30"), ("00:40", "01:30"), ("01:10", "01:30")])
+def test_in_an_hour_that_the_clock_shows_twice_the_next_of_both_is_meant(text: str, now: str, due_at: str) -> None:
+    """In Madrid, 2:30 on 26 October 2025 is 0:30 and 1:30 UTC."""
+    when = parse_when(text, datetime.fromisoformat(f"2025-10-26T{now}Z"), MADRID)
+    assert isinstance(when, datetime)
+    assert when.astimezone(UTC) == datetime.fromisoformat(f"2025-10-26T{due_at}Z")
+
+
 @pytest.mark.parametrize(
     "text",
     ["soon", "at 25", "at 9:60", "today at 9", "on 2025-02-30 at 9", "on 2020-01-01 at 9", "every month at 9", "in x days"],

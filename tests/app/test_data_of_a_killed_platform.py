@@ -94,6 +94,7 @@ async def test_a_copy_is_known_and_the_same_words_of_another_message_are_new(dat
         assert [await receive(runner, ALICE, stanza) for stanza in (origin_id, program)] == [False, False]
 
 
+@pytest.mark.servers
 async def test_a_platform_on_prosody_resumes(data: Path, tmp_path: Path) -> None:
     require("Prosody", find_prosody() is not None)
     configuration = (FIXTURE / "platform.yaml").read_text(encoding="utf-8")

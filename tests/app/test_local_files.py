@@ -9,6 +9,8 @@ from io import BytesIO
 from pathlib import Path
 from urllib.request import urlopen
 
+import pytest
+
 from spade_coreason import Platform, load_settings
 from spade_coreason.config import read_run_file
 from spade_coreason.xmpp.servers.certificate import ensure_certificate
@@ -41,6 +43,7 @@ class LocalAddress:
     ca_file: Path
 
 
+@pytest.mark.servers
 async def test_a_picture_of_a_person_reaches_an_agent_on_the_private_prosody_and_its_file_comes_back(tmp_path: Path) -> None:
     require("Prosody", find_prosody() is not None)
     (tmp_path / "mirror.py").write_text(MIRROR)

@@ -334,7 +334,7 @@ async def test_requests_that_come_again_are_counted_also_after_a_restart(tmp_pat
         await scrape_until(address, lambda now: now("requests_total", agent=DESK, outcome="answered") == 1)
 
 
-@pytest.mark.prosody
+@pytest.mark.servers
 async def test_a_delivery_is_counted_once_the_server_has_acknowledged_it(tmp_path: Path) -> None:
     require("Prosody", prosody_server.installed())
     server = {"mode": "prosody"}
@@ -448,6 +448,7 @@ async def test_a_port_in_use_is_one_clear_line(tmp_path: Path) -> None:
         listen = f"127.0.0.1:{other.getsockname()[1]}"
         settings = load_settings(write_configuration(tmp_path, listen), tmp_path, {})
         problem = f"{listen} is in use; stop the program that listens there, or choose another metrics.listen"
+        problem += " (one of several workers: by SPADE_COREASON_METRICS__LISTEN)"
         with pytest.raises(ServerError) as raised:
             async with Platform(settings):
                 pass

@@ -345,6 +345,7 @@ def test_an_interaction_memory_combines_its_file_and_its_journal(data: Path) -> 
 # Over a server
 
 
+@pytest.mark.servers
 async def test_a_platform_that_was_killed_resumes(data: Path, tmp_path: Path) -> None:
     """The clock is today's, so every request is too old to be a duplicate."""
     require("Prosody", installed())

@@ -176,6 +176,7 @@ def accounts(tmp_path: Path) -> Iterator[Mapping[str, str]]:
         yield environment
 
 
+@pytest.mark.servers
 async def test_an_agent_that_ends_or_blocks_its_platform_is_back_and_the_others_answer_meanwhile(
     accounts: Mapping[str, str], tmp_path: Path
 ) -> None:
@@ -251,6 +252,7 @@ async def asking_all_the_time(person: StockClient) -> AsyncIterator[list[int]]:
         asking.cancel()
 
 
+@pytest.mark.servers
 async def test_the_private_server_of_one_platform_serves_the_other_and_comes_back_with_the_first(tmp_path: Path) -> None:
     write_files(tmp_path, "local.yaml", "local-reports.yaml", "reports.py")
     environment = {"SPADE_COREASON_SERVER__PORT": str(find_free_ports(1)[0])}

@@ -41,6 +41,7 @@ def _attack(server: XmppServer, attack: str, tmp_path: Path, *, is_admitted: boo
     return run_attack(server, attack, tmp_path, is_admitted=is_admitted, seconds=SECONDS, seed=SEED, agent_count=AGENTS)
 
 
+@pytest.mark.servers
 @pytest.mark.parametrize(
     "attack", [SHORT_ATTACKS[0], *(pytest.param(name, marks=pytest.mark.release) for name in SHORT_ATTACKS[1:])]
 )
@@ -53,6 +54,7 @@ def test_under_an_attack_everybody_else_is_answered_and_no_stream_is_lost(
     assert not result.errors
 
 
+@pytest.mark.servers
 def test_an_attack_by_a_stranger_changes_nothing_for_others(attacked_server: XmppServer, tmp_path: Path) -> None:
     result = _attack(attacked_server, "messages in one thread", tmp_path, is_admitted=False)
     assert result.is_everything_answered, result.row

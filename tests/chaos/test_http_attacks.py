@@ -81,11 +81,11 @@ async def _read_nothing(target: Target) -> None:
 
 
 async def _reuse_ids(target: Target) -> None:
-    """Call a tool five times under one id, again and again, in a hundred sessions."""
+    """Call a tool five times under one id, again and again, in many sessions. All attacks of a test have a hundred."""
     headers = {"Authorization": f"Bearer {target.attacker}", **_MODES}
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{target.web}", headers=headers, timeout=TIMEOUT_S) as http:
         opening = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": _CLIENT}
-        opened = [await http.post("/mcp", json=opening) for _ in range(100 if SECONDS > 1 else 10)]
+        opened = [await http.post("/mcp", json=opening) for _ in range(25 if SECONDS > 1 else 10)]
         while True:
             for each in opened:
                 session = {"Mcp-Session-Id": each.headers["mcp-session-id"]}

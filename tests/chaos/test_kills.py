@@ -18,6 +18,7 @@ SEED = int(os.environ.get("CHAOS_SEED", random.SystemRandom().randrange(2**32)))
 SHORT_FAULTS = ("kill -9 of the platform", "kill -9 of the server")
 
 
+@pytest.mark.servers
 @pytest.mark.timeout(120 + 30 * FAULTS)
 @pytest.mark.parametrize("kind", ["prosody", pytest.param("ejabberd", marks=pytest.mark.release)])
 async def test_faults_lose_double_and_cross_nothing(kind: str, tmp_path: Path) -> None:

@@ -52,9 +52,9 @@ def invoke_beside_platform(platform: RunningCommand, invoke: Invoke, monkeypatch
     return invoke
 
 
-@pytest.fixture(scope="session", params=["prosody", pytest.param("embedded", marks=pytest.mark.release)])
+@pytest.fixture(scope="session", params=["prosody", "embedded"])
 def platform(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCommand]:
-    """`spade-coreason up` with three agents, on a managed Prosody, and in `make test-all` on the embedded server too."""
+    """`spade-coreason up` with three agents, on a managed Prosody and on the embedded server."""
     if request.param == "prosody":
         require("Prosody", prosody_server.installed())
     project = write_project(tmp_path_factory.mktemp(f"up-{request.param}") / "project", request.param)

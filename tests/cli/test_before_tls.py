@@ -79,6 +79,7 @@ async def test_an_attacker_who_hides_starttls_gets_nothing(prosody: XmppServer, 
             await asyncio.to_thread(up.stop)
 
 
+@pytest.mark.servers
 async def test_plain_text_to_this_machine_is_a_setting_and_a_warning(tmp_path: Path) -> None:
     require("Prosody", prosody_server.installed())
     with prosody_server.prosody(tmp_path / "server", requires_tls=False) as server:
@@ -123,6 +124,7 @@ async def test_a_server_that_is_not_verified_is_named_by_status(prosody: XmppSer
     assert "server.tls.verify: is off" in one_line(err, "tls.verify")
 
 
+@pytest.mark.servers
 def test_a_dual_stack_server_is_reached_from_a_host_with_ipv4_only(tmp_path: Path) -> None:
     require("Prosody", prosody_server.installed())
     done = run_on_private_host("tests.cli.dual_stack", tmp_path)

@@ -82,6 +82,7 @@ FAILING = ("interrupt", "interrupt in a task", "exit in a group", "exit in a thr
 CONTAINED = ("interrupt in callbacks", "stop the loop")
 
 
+@pytest.mark.servers
 @pytest.mark.parametrize(
     "command", [("up",), pytest.param(("up", "--reload"), marks=pytest.mark.release), ("run", "ender:ender")], ids=" ".join
 )

@@ -22,7 +22,7 @@ def read_log(output: str) -> list[dict[str, Any]]:
 
 
 def test_a_failed_turn_is_a_json_object_with_its_names(tmp_path: Path) -> None:
-    project = write_project(tmp_path, "prosody")
+    project = write_project(tmp_path, "embedded")
     with run_in_background("up", "--log-format", "json", cwd=project, until=r"^Ready") as up:
         told = re.search(r"\(incident ([0-9a-f]{8})\)", up.run_command("ask", MOODY, "raise").stderr)
         assert told is not None
@@ -45,7 +45,7 @@ def test_a_failed_turn_is_a_json_object_with_its_names(tmp_path: Path) -> None:
 
 
 def test_every_line_is_an_object_also_of_the_command_itself(tmp_path: Path) -> None:
-    project = write_project(tmp_path, "prosody")
+    project = write_project(tmp_path, "embedded")
     with run_in_background("-v", "--log-format=json", "up", cwd=project, until=r"^Ready") as up:
         assert up.run_command("ask", MOODY, "fail").returncode == 1
         _, _, log = up.stop()

@@ -44,7 +44,7 @@ MAX_RATIO = 3
 """From save to the first answer of the new code, as a multiple of a cold start."""
 
 
-@pytest.fixture(params=["prosody", pytest.param("embedded", marks=pytest.mark.release)])
+@pytest.fixture(params=["prosody", "embedded"])
 def project(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """A project with the agent, and a configuration for a local server of each kind."""
     if request.param == "prosody":
@@ -113,7 +113,7 @@ def test_a_change_is_answered_by_the_new_code_and_an_open_chat_goes_on(project: 
     assert not [line for line in err.splitlines() if not line.startswith(EMBEDDED_WARNING)]
 
 
-@pytest.mark.parametrize("project", ["prosody", pytest.param("embedded", marks=pytest.mark.release)], indirect=True)
+@pytest.mark.parametrize("project", ["prosody", "embedded"], indirect=True)
 def test_what_runs_is_finished_by_the_old_code_and_what_is_asked_meanwhile_is_answered_by_the_new(
     project: Path, up: RunningCommand
 ) -> None:

@@ -28,7 +28,7 @@ async def weather(request, session, response):
 """
 
 
-@pytest.fixture(params=["prosody", pytest.param("embedded", marks=pytest.mark.release)])
+@pytest.fixture(params=["prosody", "embedded"])
 def server_env(request: pytest.FixtureRequest) -> dict[str, str]:
     """The environment for a local server of each kind."""
     if request.param == "prosody":
@@ -217,6 +217,7 @@ def test_the_demo_in_a_terminal_is_a_chat(tmp_path: Path) -> None:
         terminal.close()
 
 
+@pytest.mark.servers
 def test_a_chat_without_its_server_says_that_it_waits_for_the_server(tmp_path: Path) -> None:
     require("Prosody", prosody_server.installed())
     project = write_project(tmp_path / "project", "prosody")

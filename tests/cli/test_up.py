@@ -182,7 +182,7 @@ def write_shy_project(directory: Path, mode: str) -> Path:
     return directory
 
 
-@pytest.fixture(params=["prosody", pytest.param("embedded", marks=pytest.mark.release)])
+@pytest.fixture(params=["prosody", "embedded"])
 def shy_project(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """A project with the agents echo and shy, on a server that the platform starts."""
     if request.param == "prosody":

@@ -82,7 +82,7 @@ def test_the_support_desk_with_a_model_runs(tmp_path: Path) -> None:
             pass
 
 
-@pytest.mark.prosody
+@pytest.mark.servers
 async def test_the_refund_desk_pays_clara_when_felix_has_approved_it(tmp_path: Path) -> None:
     require("Prosody", prosody_server.installed())
     codes: dict[str, str] = {}
@@ -122,7 +122,7 @@ def read_url(url: str) -> str:
     return text
 
 
-@pytest.mark.prosody
+@pytest.mark.servers
 async def test_people_and_the_release_bot_talk_in_the_room(tmp_path: Path) -> None:
     require("Prosody", prosody_server.installed())
     room = "releases@muc.localhost"
@@ -145,7 +145,7 @@ async def test_people_and_the_release_bot_talk_in_the_room(tmp_path: Path) -> No
             assert "Reminders arrive on time" in await asyncio.to_thread(read_url, notes["body"])
 
 
-@pytest.mark.prosody
+@pytest.mark.servers
 async def test_a_ci_system_tells_the_release_bot_which_tells_the_room(tmp_path: Path) -> None:
     require("Prosody", prosody_server.installed())
     configuration = "-c with_ci.yaml"

@@ -58,6 +58,7 @@ def assert_agents_are_served(server: XmppServer, directory: Path, page: str) -> 
         assert up.stop()[0] == 0
 
 
+@pytest.mark.servers
 def test_the_prosody_of_the_page_serves_agents(tmp_path: Path) -> None:
     require("Prosody", prosody_server.installed())
     server = prosody_server.prosody(tmp_path, other_domain=DOMAIN)
@@ -103,6 +104,7 @@ def merge(base: dict[str, Any], additions: dict[str, Any]) -> dict[str, Any]:
     return {**base, **merged}
 
 
+@pytest.mark.servers
 def test_the_ejabberd_of_the_page_serves_agents(tmp_path: Path) -> None:
     require("ejabberd", ejabberd_server.installed())
     server = ejabberd_server.ejabberd(tmp_path, other_domain=DOMAIN)

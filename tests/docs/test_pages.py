@@ -39,16 +39,25 @@ LONG_GUIDES = (
 )
 OF_A_RELEASE = {"examples/mcp_agent/README.md", *(f"docs/how-to/{name}.md" for name in LONG_GUIDES)}
 """The pages that take longest: on servers and databases that other tests start too, or with several starts of a platform."""
+SERVER_GUIDES = ("access-and-operators", "clients", "isolation", "prosody", "rooms")
+ON_SERVERS = {
+    "docs/tutorial/7-go-live.md",
+    "examples/refund_desk/README.md",
+    "examples/release_bot/README.md",
+    *(f"docs/how-to/{name}.md" for name in SERVER_GUIDES),
+}
+"""The pages that start Prosody, or use a program of `make servers`."""
+
+
+def marks_of(page: Page) -> list[pytest.MarkDecorator]:
+    marks = [pytest.mark.release] if page.name in OF_A_RELEASE else []
+    return [*marks, pytest.mark.servers] if page.name in ON_SERVERS | OF_A_RELEASE else marks
 
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     "page",
-    [
-        pytest.param(page, marks=[pytest.mark.release] if page.name in OF_A_RELEASE else [])
-        for page in map(read_page, PAGES)
-        if page.blocks
-    ],
+    [pytest.param(page, marks=marks_of(page)) for page in map(read_page, PAGES) if page.blocks],
     ids=lambda page: page.name,
 )
 def test_the_blocks_of_a_page_run_in_their_order(page: Page, tmp_path: Path) -> None:

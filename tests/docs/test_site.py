@@ -25,13 +25,13 @@ import pytest
 
 from tests.docs.pages import DOCS, ROOT
 from tests.docs.site_hooks import example_pages, repository_url
-from tests.support.servers.requirements import require
+from tests.support.servers.requirements import find_program, require
 from tests.support.wait import TIMEOUT_S
 
 pytestmark = pytest.mark.release
 
 BUILD_TIMEOUT_S = 300
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+CHROMIUM = find_program("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 _UNREACHABLE = "http://127.0.0.1:9"
 _REPOSITORY = "git.example.org/agents/platform"
 

@@ -146,6 +146,8 @@ def test_a_moment_in_a_missing_hour_counts_as_it_is_in_utc() -> None:
         ("0 8 * * *", "europe/berlin", 'did you mean "Europe/Berlin"?'),
         ("0 8 * * *", "New York", 'did you mean "America/New_York"?'),
         ("0 8 * * *", "", "use an IANA name"),
+        ("0 8 * * *", "CEST", 'unknown time zone "CEST"; use an IANA name, such as "Europe/Berlin"'),
+        ("0 8 * * *", "UTC+2", 'unknown time zone "UTC+2"; use an IANA name, such as "Europe/Berlin"'),
         ("0 8 * * *", "../../etc/passwd", "use an IANA name"),
         ("0 8 * * *", "localtime", 'unknown time zone "localtime"'),
     ],

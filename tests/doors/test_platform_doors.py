@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import signal
 import socket
 from pathlib import Path
@@ -119,9 +120,12 @@ async def test_doors_and_the_list_of_agents_show_a_manifest_that_came_later(tmp_
 async def test_a_port_in_use_is_named(tmp_path: Path) -> None:
     web = web_settings()
     file = write_configuration(tmp_path, web.port)
-    problem = f"web: 127.0.0.1:{web.port} is in use; stop the program that listens there, or choose another web.port"
+    problem = (
+        f"web: 127.0.0.1:{web.port} is in use; stop the program that listens there, or choose another web.port"
+        " (one of several workers: by SPADE_COREASON_WEB__PORT)"
+    )
     async with serve(web):
-        with pytest.raises(ServerError, match=problem):
+        with pytest.raises(ServerError, match=re.escape(problem)):
             async with Platform(load_settings(file, tmp_path, {})):
                 raise AssertionError("it has started")
         done = run_command("check", cwd=tmp_path)

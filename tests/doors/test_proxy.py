@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-import shutil
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
+
 from spade_coreason.xmpp.servers.process import find_free_ports
 from tests.support.certificates import sign_by_itself
 from tests.support.doors import ExampleDoor, RawClient, request_of, serve, web_settings
-from tests.support.servers.requirements import require
+from tests.support.servers.requirements import find_program, require
 from tests.support.wait import TIMEOUT_S
 
 SITE = Path(__file__).parents[2] / "docker" / "nginx" / "agents.conf"
@@ -68,8 +69,9 @@ async def run_nginx(command: list[str], port: int) -> AsyncIterator[None]:
         await process.wait()
 
 
+@pytest.mark.servers
 async def test_nginx_accepts_the_site_and_passes_requests_and_streams_on(tmp_path: Path) -> None:
-    require("nginx", shutil.which("nginx") is not None)
+    require("nginx", find_program("nginx") is not None)
     [port] = find_free_ports(1)
     settings, door = web_settings(url=f"https://{HOST}", proxies=["127.0.0.1"]), ExampleDoor()
     command = write_site(tmp_path, port, settings.port)

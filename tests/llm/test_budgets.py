@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from spade_coreason import AgentTester
+from spade_coreason.contracts import ErrorCode
 from spade_coreason.exceptions import PeerFailedError
 from spade_coreason.llm import Budgets, LLMAgent
 from spade_coreason.llm.budget import DEFAULT_AGENT_DAY
@@ -21,8 +22,12 @@ EVENING = datetime(2026, 11, 21, 18, 30, tzinfo=UTC)
 
 
 async def refusal_text(t: AgentTester, **options: Any) -> str:
+    metrics = t.runners[t.jid].metrics
+    refused, failures = metrics.refusals["budget"], metrics.failures
     with pytest.raises(PeerFailedError) as raised:
         await t.ask("more", **options)
+    assert raised.value.code == ErrorCode.TOO_MANY_REQUESTS
+    assert (metrics.refusals["budget"], metrics.failures) == (refused + 1, failures)
     return str(raised.value)
 
 

@@ -80,6 +80,15 @@ async def test_a_message_counts_and_moves_the_last_interaction() -> None:
         }
 
 
+async def test_programs_that_name_no_thread_have_no_limit() -> None:
+    async with counting_tester(Clock()) as t:
+        assert [(await t.ask("x")).text for _ in range(5)] == [f"message {number}" for number in range(1, 6)]
+        for _ in range(2):
+            await t.ask("x", thread="named")
+        with pytest.raises(PeerRefusedError, match="limited to 2 messages"):
+            await t.ask("x", thread="named")
+
+
 async def test_over_the_limit_there_is_one_notice_and_then_silence_until_the_cooldown_has_passed() -> None:
     clock, ends = Clock(), EndRecorder()
     async with counting_tester(clock, on_conversation_end=(ends,)) as t:
@@ -103,12 +112,12 @@ async def test_over_the_limit_there_is_one_notice_and_then_silence_until_the_coo
 async def test_a_program_over_the_limit_is_refused_each_time_with_a_code_and_a_time() -> None:
     clock = Clock()
     async with counting_tester(clock) as t:
-        await t.ask("x")
-        await t.ask("x")
+        await t.ask("x", thread="one")
+        await t.ask("x", thread="one")
         events: list[PeerEvent] = []
 
         async def ask() -> None:
-            async for event in t.stream("x"):
+            async for event in t.stream("x", thread="one"):
                 events.append(event)
 
         for rest_s, rest in ((300, "5 min"), (299, "5 min"), (99, "99 s")):
@@ -119,7 +128,7 @@ async def test_a_program_over_the_limit_is_refused_each_time_with_a_code_and_a_t
             assert events[-1].data["code"] == 429
             assert events[-1].data["retry_after_s"] == rest_s
             clock.advance(seconds=1 if rest_s == 300 else 200)
-        assert (await t.ask("x")).text == "message 3"
+        assert (await t.ask("x", thread="one")).text == "message 3"
 
 
 async def test_without_a_limit_nothing_is_refused() -> None:

@@ -20,7 +20,7 @@ from tests.support.databases import execute, read_rows
 from tests.support.errors import ExpectedErrors
 from tests.support.records import open_repository
 from tests.support.servers.postgres import Postgres
-from tests.support.servers.requirements import require
+from tests.support.servers.requirements import find_program, require
 from tests.support.wait import TIMEOUT_S, eventually
 
 ROOT = Path(__file__).parents[2]
@@ -79,7 +79,7 @@ def read_heads(url: str) -> list[dict[str, object]]:
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a network of its own")
 def test_another_platform_takes_over_from_one_that_has_lost_its_network(postgres: Postgres) -> None:
     """Else the lock of the lost one keeps every other away for hours."""
-    require("unshare and ip", shutil.which("unshare") is not None and shutil.which("ip") is not None)
+    require("unshare and ip", shutil.which("unshare") is not None and find_program("ip") is not None)
     command = ["unshare", "--net", sys.executable, "-m", "tests.support.lost_network"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=2 * TIMEOUT_S, check=False)
     if "Operation not permitted" in done.stderr:

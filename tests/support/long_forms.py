@@ -1,4 +1,4 @@
-"""How long a test of chance goes on: a short form in `make test`, a long one in `make test-all`, any other in `make chaos`."""
+"""How long a test of chance goes on: a short form by default, a long one in `make test-release`, any other in `make chaos`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 
 def short_and_long_in_release(variable: str, short: int, long: int) -> pytest.MarkDecorator:
-    """Run a test with a short and a long count, as its parameter `count`; the long one in `make test-all` only.
+    """Run a test with a short and a long count, as its parameter `count`; the long one in `make test-release` only.
 
     A count in this variable of the environment takes the place of both.
     """

@@ -21,7 +21,7 @@ import dns.rrset
 import dns.zone
 
 from tests.support.program import clean_environment
-from tests.support.servers.requirements import require
+from tests.support.servers.requirements import find_program, require
 from tests.support.wait import TIMEOUT_S
 
 ADDRESS = "192.0.2.1"
@@ -31,7 +31,7 @@ _UNSHARE = ("unshare", "--net", "--mount")
 
 def run_on_private_host(module: str, directory: Path) -> subprocess.CompletedProcess[str]:
     """Run a module there to its end. Skip the test where this user may not make a network of its own."""
-    tools = shutil.which("unshare") is not None and shutil.which("ip") is not None
+    tools = shutil.which("unshare") is not None and find_program("ip") is not None
     may = os.getuid() == 0 and tools and subprocess.run([*_UNSHARE, "true"], check=False, capture_output=True).returncode == 0
     require("a network of the test's own (root, unshare, ip)", may, "run it as root, with util-linux and iproute2")
     command = [*_UNSHARE, sys.executable, "-m", module, str(directory)]

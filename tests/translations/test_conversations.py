@@ -166,7 +166,7 @@ print("polib" in sys.modules)
     assert done.stdout.strip() == "False"
 
 
-@pytest.mark.prosody
+@pytest.mark.servers
 async def test_a_client_that_says_its_language_is_answered_in_it(prosody: XmppServer, tmp_path: Path) -> None:
     async with (
         run_agent(Echo(), prosody, tmp_path) as echo,

@@ -176,6 +176,7 @@ async def test_an_unknown_agent_and_an_unknown_domain_are_unavailable(federation
         assert asker.requests.open_count == 0
 
 
+@pytest.mark.servers
 async def test_a_server_with_a_certificate_of_an_unknown_authority_is_unavailable(
     start_servers: Callable[[Servers], Servers], tmp_path: Path
 ) -> None:
@@ -277,6 +278,7 @@ async def test_an_approver_does_not_decide_what_they_ask_for_through_an_agent_of
         assert expected in await alice.ask("go", relay.jid)
 
 
+@pytest.mark.servers
 @pytest.mark.parametrize("missing", ["the agent", "the server"])
 async def test_a_bounce_of_several_requests_in_one_message_fails_each_of_them(
     missing: str, start_servers: Callable[[Servers], Servers], tmp_path: Path
@@ -322,6 +324,7 @@ async def assert_ends(pair: Pair, asked: list[AgentRequest], found: list[PeerAns
     assert pair.asker.requests.open_count == 0
 
 
+@pytest.mark.servers
 @pytest.mark.parametrize("end", [XmppServer.stop, XmppServer.kill])
 async def test_asks_end_as_they_would_have_when_the_server_of_the_peer_restarts(
     end: Callable[[XmppServer], None], start_servers: Callable[[Servers], Servers], tmp_path: Path
@@ -344,6 +347,7 @@ async def test_asks_end_as_they_would_have_when_the_server_of_the_peer_restarts(
         print(Counter(type(end).__name__ for end in found))
 
 
+@pytest.mark.servers
 @pytest.mark.parametrize("resends", [pytest.param(False, marks=pytest.mark.release), True])
 async def test_asks_end_as_they_would_have_when_the_connection_of_the_servers_is_cut(
     resends: bool, start_servers: Callable[[Servers], Servers], tmp_path: Path

@@ -44,8 +44,8 @@ async def ask_among_others(alice: StockClient, question: str, agent: OnlineAgent
             pass
 
 
+@pytest.mark.servers
 @many_in_release
-@pytest.mark.prosody
 @pytest.mark.parametrize("tag", ["message", "presence", "iq"])
 async def test_mutated_stanzas_do_no_harm(
     tmp_path: Path, start_server: Callable[[XmppServer], XmppServer], caplog: pytest.LogCaptureFixture, tag: str, count: int
@@ -83,8 +83,8 @@ async def test_mutated_stanzas_do_no_harm(
         assert [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
+@pytest.mark.servers
 @many_in_release
-@pytest.mark.prosody
 async def test_mutated_requests_of_those_who_may_make_them_are_answered_each_once(
     tmp_path: Path, start_server: Callable[[XmppServer], XmppServer], caplog: pytest.LogCaptureFixture, count: int
 ) -> None:

@@ -12,7 +12,7 @@ from tests.support.errors import ExpectedErrors
 from tests.support.scenarios import SCENARIOS, Driver, a_program, errors, in_memory, on_server
 
 
-@pytest.mark.parametrize("place", ["memory", "prosody", "ejabberd", pytest.param("embedded", marks=pytest.mark.release)])
+@pytest.mark.parametrize("place", ["memory", "prosody", "ejabberd", "embedded"])
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
 async def test_a_scenario_ends_the_same_everywhere(
     place: str,

@@ -355,6 +355,7 @@ async def _wait_until_hibernation_ends(client: StockClient, agent: str) -> None:
     await asyncio.gather(sent, return_exceptions=True)
 
 
+@pytest.mark.servers
 async def test_after_a_failed_resumption_every_question_is_answered_and_none_runs_twice(
     start_server: Callable[[XmppServer], XmppServer], tmp_path: Path
 ) -> None:
@@ -412,6 +413,7 @@ async def test_after_a_failed_resumption_every_question_is_answered_and_none_run
         assert not [row for row in await agent.repository.inbox.load_pending() if row.reply is not None]
 
 
+@pytest.mark.servers
 async def test_while_the_server_is_away_answers_wait_and_nothing_is_lost(
     start_server: Callable[[XmppServer], XmppServer], tmp_path: Path
 ) -> None:

@@ -139,6 +139,7 @@ async def test_a_file_goes_to_a_web_server_with_an_authority_of_its_own(upload_s
         assert head.startswith("PUT /a.txt ")
 
 
+@pytest.mark.servers
 async def test_a_quota_that_is_used_up_is_named(tmp_path: Path) -> None:
     require("Prosody", prosody_server.installed())
     with prosody_server.prosody(tmp_path, max_upload_bytes=1000) as server:

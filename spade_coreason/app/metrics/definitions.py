@@ -122,6 +122,7 @@ OUTCOMES = {
 REASONS = {
     "access": "the sender has no access",
     "quota": "a [quota](../how-to/quotas.md) is used up",
+    "budget": "a [budget](../how-to/guardrails-and-budgets.md) of tokens is used up",
     "queue": "too many requests of the sender wait",
     "interceptor": "an [interceptor](../how-to/interceptors.md) has refused it, or failed",
     "conversation": "the conversation pauses: it has reached its limit, or goes round in circles",

@@ -27,7 +27,10 @@ _CONNECTIONS = 16
 _open_connections: dict[socket.socket, str] = {}
 """The address of each client whose request is not complete; "" for the others."""
 _REMEDIES = {
-    errno.EADDRINUSE: "is in use; stop the program that listens there, or choose another metrics.listen",
+    errno.EADDRINUSE: (
+        "is in use; stop the program that listens there, or choose another metrics.listen"
+        " (one of several workers: by SPADE_COREASON_METRICS__LISTEN)"
+    ),
     errno.EADDRNOTAVAIL: "does not belong to this machine; correct metrics.listen",
     errno.EACCES: "may not be used by this user; choose a port from 1024 on in metrics.listen",
 }

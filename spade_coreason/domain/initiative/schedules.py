@@ -12,6 +12,7 @@ So no day is left out and none runs twice.
 
 from __future__ import annotations
 
+import re
 from copy import copy
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -140,7 +141,9 @@ def check_zone(zone: str) -> str:
     if zone in known:
         return zone
     names = {name.rpartition("/")[2].lower(): name for name in known} | {name.lower(): name for name in known}
-    near = get_close_matches(zone.strip().lower().replace(" ", "_"), names, n=1)
+    # An abbreviation (CEST) or an offset (UTC+2) is like the name of another one.
+    is_name = len(zone) > 4 and not re.search(r"\d", zone)
+    near = get_close_matches(zone.strip().lower().replace(" ", "_"), names, n=1) if is_name else []
     hint = f'did you mean "{names[near[0]]}"?' if near else 'use an IANA name, such as "Europe/Berlin"'
     raise ValueError(f'unknown time zone "{zone:.100}"; {hint}')
 

@@ -27,7 +27,8 @@ def check_values(data: bytes, limit: int = MAX_JSON_VALUES, setting: str = "", *
     """Raise TooManyValuesError if JSON has more values than a limit, that of `setting` if it has one. It is not parsed.
 
     A parser takes up to some microseconds for a value, and nothing for a character. Counted are the commas, colons and opening
-    brackets outside texts, so that the key of an object is a value too, and a list counts twice. Each line of a server-sent event is JSON for itself.
+    brackets outside texts, so that the key of an object is a value too, and a list counts twice. Each line of a server-sent
+    event is JSON for itself.
     """
     if 2 * len(data) <= limit or _count_marks(data) <= limit:
         return

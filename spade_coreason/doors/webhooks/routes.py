@@ -36,7 +36,10 @@ _NOT_RUNNING_S = 5.0
 _ANSWER_S = 10.0
 _STATUSES = {ErrorCode.TIMEOUT: HTTPStatus.SERVICE_UNAVAILABLE}
 _WRONG_SIGNATURE = "the signature is missing or wrong; sign the body with the secret of this webhook, if it is not revoked"
-_WRONG_CLOCK = f"the time in webhook-timestamp is more than {TOLERANCE_S // 60} minutes from the clock of this server"
+_WRONG_CLOCK = (
+    f"the time in webhook-timestamp is more than {TOLERANCE_S // 60} minutes from the clock of this server;"
+    " give it in seconds since 1970 (UTC)"
+)
 _NO_ANSWER = "there is no answer at this address, or it is older than seven days"
 _OTHER_BODY = "another body was accepted under this webhook-id; give each event an id of its own"
 _OLD_BODY = "this body was accepted before, and its answer is not stored any more; it does not start another turn"

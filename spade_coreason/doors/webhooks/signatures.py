@@ -23,7 +23,7 @@ TOLERANCE_S = 300
 _MAX_SIGNATURES = 8
 # Without a dot, since the signed text is "id.timestamp.body": it must have one reading only.
 _ID = re.compile(r"[!-\-/-~]{1,256}", re.ASCII)
-_TIMESTAMP = re.compile(r"[0-9]{1,12}", re.ASCII)
+_TIMESTAMP = re.compile(r"[0-9]{1,16}", re.ASCII)
 _NO_KEY = bytes(32)
 _STANDARD_HEADERS = ("webhook-id", "webhook-timestamp", "webhook-signature")
 _GITHUB_HEADER = "x-hub-signature-256"

@@ -12,7 +12,7 @@ from typing import Any
 from ...contracts import Missed, Schedule
 from ...contracts.authoring import Payload
 from ...domain.callers import is_caller
-from ...domain.initiative.schedules import CronTimes
+from ...domain.initiative.schedules import GRACE, CronTimes
 from ...domain.messages import InboundRequest
 from ..turns.step_journal import StepJournal
 from .scheduler import LATER, REMINDER, Scheduler
@@ -65,6 +65,8 @@ class TurnSchedules:
             raise ValueError(f"{name}: a caller of a door fetches replies, and nothing is sent to it later; {_ANSWER_NOW}")
         step = await self._journal.open_step(name, args, "retry")
         if not step.is_finished:
+            if missed == "skip" and due_at < self._clock() - GRACE:
+                raise ValueError(f'{name}: {due_at} is over, and would be skipped; give a time to come, or missed="once"')
             new = self._scheduler.make(step.key, kind, self._incoming, payload, due_at, times, missed)
             await self._scheduler.add(new, self._journal.close_step_with(step))
         return step.key

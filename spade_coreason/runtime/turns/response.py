@@ -7,7 +7,16 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, cast, get_args
 
-from ...contracts import AgentRequest, AuditEntry, CloudEvent, DataBlock, GraphEventBase, PersonAnswer, UserErrorBlock
+from ...contracts import (
+    AgentRequest,
+    AuditEntry,
+    CloudEvent,
+    DataBlock,
+    ErrorCode,
+    GraphEventBase,
+    PersonAnswer,
+    UserErrorBlock,
+)
 from ...contracts.blocks import STEP_TITLE
 from ...domain.texts.approval_mark import quote_forgeries
 from ...domain.texts.text import replace_lone_surrogates
@@ -111,10 +120,19 @@ class TurnResponse:
         await self._output.emit_data(DataBlock(id=block_id, data=data, title=title, view_hint=cast(_ViewHint, view_hint)))
 
     async def error(self, message: str, details: dict[str, Any] | None = None, recoverable: bool = False) -> None:
-        """Emit an error of the whole request. Only `message` is sent; `details` do not leave the process."""
-        block_id = self._output.next_part_id()
+        """Emit an error of the whole request. Only `message` is sent, and the `ErrorCode` in `details["code"]` if there is one.
+
+        Other details do not leave the process.
+        """
+        block_id, code = self._output.next_part_id(), (details or {}).get("code")
         self._output.emit_error(
-            UserErrorBlock(id=block_id, user_message=message, technical_details=details, recoverable=recoverable)
+            UserErrorBlock(
+                id=block_id,
+                user_message=message,
+                technical_details=details,
+                recoverable=recoverable,
+                code=int(code) if isinstance(code, ErrorCode) else None,
+            )
         )
 
     async def create_stream(self, title: str | None = None, metadata: dict[str, Any] | None = None) -> TurnStream:

@@ -246,8 +246,11 @@ class Turn:
             steps.is_closed = True
             CURRENT_REQUEST.reset(token)
         if (reported_error := output.reported_error) is not None:
-            services.metrics.record_failure("it reported an error")
             code = reported_error.code or ErrorCode.INTERNAL
+            if code == ErrorCode.TOO_MANY_REQUESTS:
+                services.metrics.refusals["budget"] += 1
+            else:
+                services.metrics.record_failure("it reported an error")
             if (trace := TURN_TRACE.get()) is not None:
                 trace.turn_span.fail(str(int(code)), "the agent reported an error")
             return Failed(reported_error.user_message, int(code), reported_error.recoverable, is_reported=True)

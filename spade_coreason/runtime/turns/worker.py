@@ -158,7 +158,7 @@ class RequestHandler:
     ) -> None:
         self._services = services
         self._policy = services.policy
-        self._item_rules = replace(self._policy.rules, max_interactions=0)  # a topic has no end
+        self._endless_rules = replace(self._policy.rules, max_interactions=0)
         self._languages = languages
         self._loader = loader
         self._executor = executor
@@ -241,7 +241,9 @@ class RequestHandler:
         # Decide, unless it was decided before the turn asked a person
         if not was_parked:
             kind = incoming.kind
-            rules = self._item_rules if kind.is_due or (kind.is_program and is_item(incoming)) else self._policy.rules
+            # A topic has no end, and all requests of a program that names no thread are in one conversation.
+            is_endless = kind.is_due or (kind.is_program and (is_item(incoming) or incoming.thread is None))
+            rules = self._endless_rules if is_endless else self._policy.rules
             decision = decide_for_conversation(active, incoming, now, rules)
             if decision.status is not active.record.status:
                 active.record = active.record.with_status(decision.status)

@@ -23,7 +23,17 @@ HISTOGRAM_LIMITS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 1
 Outcome: TypeAlias = Literal["answered", "failed", "parked", "cancelled", "command"]
 """The end of a request that was accepted. Requests that were refused are counted by reason."""
 RefusalReason: TypeAlias = Literal[
-    "access", "commands", "conversation", "deadline", "deletion", "duplicates", "hops", "interceptor", "queue", "quota"
+    "access",
+    "budget",
+    "commands",
+    "conversation",
+    "deadline",
+    "deletion",
+    "duplicates",
+    "hops",
+    "interceptor",
+    "queue",
+    "quota",
 ]
 Redelivery: TypeAlias = Literal["duplicate", "recovered", "resent"]
 """A request that came again and does not run again, one that runs again after a restart, and a reply that is sent again."""

@@ -6,12 +6,15 @@ import json
 from contextlib import closing
 from pathlib import Path
 
+import pytest
+
 from tests.support.program import run_in_background, write_project
 from tests.support.servers import prosody as prosody_server
 from tests.support.servers.requirements import require
 from tests.support.terminal import Terminal
 
 
+@pytest.mark.servers
 def test_at_the_limit_a_new_conversation_is_offered_as_an_answer(tmp_path: Path) -> None:
     require("Prosody", prosody_server.installed())
     project = write_project(tmp_path / "project", "prosody")

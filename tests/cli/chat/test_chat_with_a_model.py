@@ -60,6 +60,7 @@ class ManualModelServer:
             self._loop.close()
 
 
+@pytest.mark.servers
 @pytest.mark.parametrize("shows_tools", [True, False])
 def test_a_chat_shows_the_tools_and_the_answer_while_it_grows(tmp_path: Path, shows_tools: bool) -> None:
     require("Prosody", prosody_server.installed())

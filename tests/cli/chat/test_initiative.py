@@ -62,6 +62,7 @@ def test_a_terminal_shows_them_above_the_prompt(platform: RunningCommand) -> Non
         terminal.wait_for("notes: .*stretch.*notes ▸")
 
 
+@pytest.mark.servers
 @pytest.mark.timeout(4 * TIMEOUT_S)
 def test_a_reminder_comes_to_the_next_chat_after_a_kill(tmp_path: Path) -> None:
     require("Prosody", prosody_server.installed())

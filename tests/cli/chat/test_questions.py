@@ -133,6 +133,7 @@ def test_approvals_are_listed_and_decided_beside_the_running_platform(platform: 
         assert run_command("approvals", "deny", one["id"], cwd=platform.cwd).returncode == 2
 
 
+@pytest.mark.servers
 def test_an_answer_in_the_terminal_counts_after_a_kill_and_its_repetition_only_fetches(tmp_path: Path) -> None:
     require("Prosody", prosody_server.installed())
     project = write_project(tmp_path / "project", "prosody")

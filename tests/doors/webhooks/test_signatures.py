@@ -122,6 +122,13 @@ def test_what_is_signed_has_one_reading_only() -> None:
         check(headers, b"pay")
 
 
+def test_a_time_in_milliseconds_is_told_by_its_clock() -> None:
+    timestamp = str(int(NOW.timestamp() * 1000))
+    signature = sign_standard(KEY, "msg_1", timestamp, BODY)
+    with pytest.raises(ClockError):
+        check({"webhook-id": "msg_1", "webhook-timestamp": timestamp, "webhook-signature": signature})
+
+
 @pytest.mark.parametrize(
     "timestamp", ["", "soon", "-1", "+1795780800", "1795780800.0", "1_795_780_800", "\u00b9795780800", "9" * 40]
 )

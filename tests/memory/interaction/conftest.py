@@ -10,7 +10,7 @@ import pytest
 from tests.support.memories import OpenMemory, open_over_files, open_over_table, table_in_thread
 
 
-@pytest.fixture(params=["files", "table"])
+@pytest.fixture(params=["files", pytest.param("table", marks=pytest.mark.servers)])
 def open_memory(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[OpenMemory]:
     """Open the memory of an agent, as another process would. The test runs over files, and over a table of PostgreSQL.
 
@@ -23,7 +23,9 @@ def open_memory(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open
             yield open_memory
 
 
-@pytest.fixture(params=["files", "table elsewhere", "table here"])
+@pytest.fixture(
+    params=["files", *(pytest.param(f"table {where}", marks=pytest.mark.servers) for where in ("elsewhere", "here"))]
+)
 async def open_amemory(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[OpenMemory]:
     """The same for a test with an event loop, which may be that of the database."""
     if request.param == "files":

@@ -157,6 +157,19 @@ async def test_an_unsuitable_time_or_payload_is_an_error_at_once(when: Any, payl
         assert await t.schedules() == []
 
 
+async def test_a_time_that_is_over_is_an_error_if_it_would_be_skipped() -> None:
+    async def work(agent: ScriptedAgent, request: AgentRequest, session: Session, response: Response) -> None:
+        with pytest.raises(ValueError, match='is over, and would be skipped; give a time to come, or missed="once"'):
+            await session.remind(START - HOUR, "tea", missed="skip")
+        await session.remind(START, "milk", missed="skip")
+        await session.remind(START - HOUR, "late tea")
+
+    async with start(work) as t:
+        await t.say("go")
+        await t.advance(timedelta(seconds=1))
+        assert sorted(t.unread()) == ["late tea", "milk"]
+
+
 async def test_a_payload_may_be_a_text_or_a_dict() -> None:
     seen = []
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import shutil
 from pathlib import Path
 
 from spade_coreason.xmpp.servers.certificate import CertificateFiles, ensure_certificate
 from spade_coreason.xmpp.servers.process import find_free_ports
 from tests.support.servers.crowd import ComponentEndpoint
+from tests.support.servers.requirements import find_program
 from tests.support.servers.server import DOMAIN, OTHER_DOMAIN, XmppServer
 
 DEBIAN_STANZA_BYTES = 262_144
@@ -60,7 +60,7 @@ CROWD = """\
 
 
 def installed() -> bool:
-    return _program() is not None and shutil.which("erl") is not None
+    return _program() is not None and find_program("erl") is not None
 
 
 def ejabberd(
@@ -147,4 +147,4 @@ def ejabberd(
 
 
 def _program() -> str | None:
-    return shutil.which("ejabberdctl", path=os.environ.get("PATH", "") + os.pathsep + "/usr/sbin")
+    return find_program("ejabberdctl")

@@ -45,4 +45,4 @@ if ! { $root apt-get update -q && $root env DEBIAN_FRONTEND=noninteractive apt-g
   exit 1
 fi
 rm -f "$log"
-echo "make servers: installed$missing; no service was started. Now \`make test\` runs every test."
+echo "make servers: installed$missing; no service was started. Now \`make test-servers\` runs."

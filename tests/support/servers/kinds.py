@@ -17,9 +17,9 @@ from tests.support.servers.server import XmppServer
 SERVER_KINDS = ("prosody", "ejabberd")
 
 kinds_ejabberd_in_release = ("prosody", pytest.param("ejabberd", marks=pytest.mark.release))
-"""The parameters of a fixture: `make test` runs its tests on Prosody, and `make test-release` on ejabberd."""
+"""The parameters of a fixture: `make test-servers` runs its tests on Prosody, and `make test-release` on ejabberd."""
 on_both_servers = pytest.mark.parametrize("real_server", SERVER_KINDS, indirect=True)
-"""Mark a test of a promise, or of what the servers do differently: `make test` runs it on both."""
+"""Mark a test of a promise, or of what the servers do differently: `make test-servers` runs it on both."""
 
 GetServer: TypeAlias = Callable[..., XmppServer]
 """A function that returns the running server of a kind with these options."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import socket
 import subprocess
 import tempfile
@@ -16,6 +15,7 @@ from urllib.parse import quote
 from sqlalchemy import make_url
 
 from tests.support.servers.postgres import PASSWORD, Postgres, unprivileged
+from tests.support.servers.requirements import find_program
 
 
 def installed() -> bool:
@@ -64,4 +64,4 @@ def pgbouncer(postgres: Postgres, url: str, pool_mode: str) -> Iterator[str]:
 
 
 def _program() -> str | None:
-    return shutil.which("pgbouncer") or shutil.which("/usr/sbin/pgbouncer")
+    return find_program("pgbouncer")

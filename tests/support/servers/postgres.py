@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 import pwd
-import shutil
 import signal
 import socket
 import subprocess
@@ -19,6 +18,7 @@ from typing import Any
 from urllib.parse import quote
 
 from tests.support.databases import execute
+from tests.support.servers.requirements import find_program
 
 USER = "platform"
 PASSWORD = "s%3Acr@t"  # must be escaped in a URL
@@ -212,12 +212,9 @@ def _free_port() -> int:
 
 
 def _programs() -> Path | None:
-    """Find the directory of PostgreSQL's programs, the newest version first: Debian keeps them out of PATH."""
-    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[-3]))
-    if found:
-        return found[-1].parent
-    elsewhere = shutil.which("initdb")
-    return Path(elsewhere).resolve().parent if elsewhere else None
+    """Return the directory of PostgreSQL's programs."""
+    found = find_program("initdb")
+    return Path(found).resolve().parent if found else None
 
 
 def _user() -> str:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 from pathlib import Path
 
+from tests.support.servers.requirements import find_program
 from tests.support.servers.server import XmppServer
 from tests.support.wait import TIMEOUT_S
 
@@ -24,7 +24,7 @@ correction.allow=true
 
 
 def installed() -> bool:
-    return shutil.which("profanity") is not None and shutil.which("tmux") is not None
+    return find_program("profanity") is not None and find_program("tmux") is not None
 
 
 class Profanity:

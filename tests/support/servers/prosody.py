@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from spade_coreason.xmpp.connection.resolver import to_ascii
 from spade_coreason.xmpp.servers.certificate import CertificateFiles, ensure_certificate
 from spade_coreason.xmpp.servers.process import find_free_ports
 from tests.support.servers.crowd import ComponentEndpoint
+from tests.support.servers.requirements import find_program
 from tests.support.servers.server import DOMAIN, OTHER_DOMAIN, XmppServer
 
 CONFIGURATION = """\
@@ -105,7 +105,7 @@ class Federation:
 
 
 def installed() -> bool:
-    return shutil.which("prosody") is not None
+    return find_program("prosody") is not None
 
 
 def prosody(

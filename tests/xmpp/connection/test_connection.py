@@ -290,6 +290,7 @@ async def test_an_account_that_is_not_there_is_a_login_error(real_server: XmppSe
     assert text.endswith(f"refuses the login: wrong password, or no such account; correct the password, or {remedy}")
 
 
+@pytest.mark.servers
 @pytest.mark.parametrize(
     ("server", "why"),
     [

@@ -103,6 +103,7 @@ async def test_the_next_address_of_a_host_is_tried_after_one_that_refuses(real_s
     await connection.close()
 
 
+@pytest.mark.servers
 @pytest.mark.parametrize("is_direct_tls", [False, True], ids=["STARTTLS", "direct TLS"])
 @KINDS
 async def test_srv_records_lead_to_the_server_by_starttls_and_by_direct_tls(
@@ -339,6 +340,7 @@ def test_the_dns_and_certificates_have_ascii_names() -> None:
     assert to_ascii("[::1]") == "[::1]"
 
 
+@pytest.mark.servers
 async def test_a_domain_in_its_ascii_form_is_the_domain(tmp_path: Path) -> None:
     """Servers know it as what it stands for (RFC 7622, 3.2), and answered `host-unknown`."""
     require("Prosody", prosody_server.installed())
@@ -355,6 +357,7 @@ async def test_a_domain_in_its_ascii_form_is_the_domain(tmp_path: Path) -> None:
         await connection.close()
 
 
+@pytest.mark.servers
 @KINDS
 @pytest.mark.parametrize(
     ("name", "until_day", "is_known", "problem"),

@@ -350,6 +350,7 @@ async def test_a_session_says_how_it_is_protected(local_server: XmppServer) -> N
     assert re.match(pattern, str(security))
 
 
+@pytest.mark.servers
 async def test_a_login_leaves_no_refused_one_in_the_log_of_ejabberd(tmp_path: Path) -> None:
     """mod_fail2ban counts what this log has."""
     require("ejabberd", ejabberd_server.installed())

@@ -122,7 +122,7 @@ async def test_other_deep_stanzas_are_dropped(real_server: XmppServer, tmp_path:
         assert [request.payload["query"] for request in agent.agent.requests] == ["after"]
 
 
-@pytest.mark.prosody
+@pytest.mark.servers
 async def test_a_stanza_that_is_too_long_costs_itself_only(
     tmp_path: Path, start_server: Callable[[XmppServer], XmppServer]
 ) -> None:

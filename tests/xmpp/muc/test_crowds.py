@@ -29,6 +29,7 @@ ROOM_TIMEOUT_S = 60 + OCCUPANTS
 BYTES_AN_OCCUPANT = 1_000
 
 
+@pytest.mark.servers
 @pytest.mark.timeout(60 + 4 * ROOM_TIMEOUT_S)
 @pytest.mark.parametrize("kind", ["prosody", pytest.param("ejabberd", marks=pytest.mark.release)])
 async def test_in_a_crowd_the_agent_answers_people_who_address_it_and_forgets_those_who_leave(

@@ -39,16 +39,12 @@ def pid_of(server: LocalServer) -> int:
     return server.process.pid
 
 
-on_both_servers = pytest.mark.parametrize("kind", ["prosody", "embedded"], indirect=True)
-"""Mark a test for the embedded server too; the other ones run on it before a release only."""
-
-
-@pytest.fixture(params=["prosody", pytest.param("embedded", marks=pytest.mark.release)])
+@pytest.fixture(params=["prosody", "embedded"])
 def kind(request: pytest.FixtureRequest) -> ServerKind:
-    if request.param == "embedded":
-        return "embedded"
-    require("Prosody", find_prosody() is not None)
-    return "prosody"
+    if request.param == "prosody":
+        require("Prosody", find_prosody() is not None)
+    kind: ServerKind = request.param
+    return kind
 
 
 @pytest.fixture
@@ -57,7 +53,6 @@ def prosody(tmp_path: Path) -> AbstractAsyncContextManager[ProsodyServer]:
     return run_prosody_server(tmp_path)
 
 
-@on_both_servers
 async def test_a_stock_client_logs_in_and_the_server_ends_with_its_block(kind: ServerKind, tmp_path: Path) -> None:
     async with run_local_server(kind, tmp_path) as server:
         assert (server.kind, server.host, server.domain) == (kind, LOOPBACK, "localhost")
@@ -69,7 +64,6 @@ async def test_a_stock_client_logs_in_and_the_server_ends_with_its_block(kind: S
     assert is_port_free(server.port)
 
 
-@on_both_servers
 async def test_nothing_but_loopback_can_reach_it(kind: ServerKind, tmp_path: Path) -> None:
     async with run_local_server(kind, tmp_path) as server:
         await server.create_account("a@localhost", "a")  # whatever is started late, is there now
@@ -146,7 +140,6 @@ def parent_of(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
-@on_both_servers
 async def test_it_ends_when_its_starter_is_killed_with_kill_9(kind: ServerKind, tmp_path: Path) -> None:
     starter, pid, _ = await start_in_process(kind, tmp_path)
     assert group_members(pid)
@@ -238,6 +231,7 @@ async def test_another_server_that_answers_on_its_port_is_not_taken_for_it(kind:
                 pass
 
 
+@pytest.mark.servers
 async def test_a_port_that_is_taken_at_the_start_is_replaced_by_another(tmp_path: Path) -> None:
     require("Prosody", find_prosody() is not None)
     program = script(
@@ -269,6 +263,7 @@ async def test_the_embedded_server_says_that_its_port_is_taken(tmp_path: Path) -
 # Prosody, managed
 
 
+@pytest.mark.servers
 async def test_prosody_takes_no_registrations(prosody: AbstractAsyncContextManager[ProsodyServer]) -> None:
     async with prosody as server:
         context = ssl.create_default_context(cafile=server.ca_file)
@@ -279,6 +274,7 @@ async def test_prosody_takes_no_registrations(prosody: AbstractAsyncContextManag
             await StockClient("mallory@localhost", "m", server).connect()
 
 
+@pytest.mark.servers
 async def test_prosodys_accounts_can_be_given_another_password(
     prosody: AbstractAsyncContextManager[ProsodyServer],
 ) -> None:
@@ -291,6 +287,7 @@ async def test_prosodys_accounts_can_be_given_another_password(
             pass
 
 
+@pytest.mark.servers
 async def test_prosodys_accounts_and_offline_messages_last_over_a_restart(tmp_path: Path) -> None:
     require("Prosody", find_prosody() is not None)
     async with run_prosody_server(tmp_path) as server:
@@ -304,6 +301,7 @@ async def test_prosodys_accounts_and_offline_messages_last_over_a_restart(tmp_pa
         assert (await b.answer())["body"] == "for later"
 
 
+@pytest.mark.servers
 async def test_prosody_has_rooms_commands_and_an_archive(prosody: AbstractAsyncContextManager[ProsodyServer]) -> None:
     async with prosody as server:
         await server.create_account("a@localhost", "secret")
@@ -323,6 +321,7 @@ async def test_prosody_has_rooms_commands_and_an_archive(prosody: AbstractAsyncC
             assert a.xmpp.plugin["xep_0198"].sm_id
 
 
+@pytest.mark.servers
 async def test_prosody_answers_on_a_websocket(prosody: AbstractAsyncContextManager[ProsodyServer]) -> None:
     async with prosody as server:
         address, path = server.websocket_url.removeprefix("ws://").split("/", 1)
@@ -337,6 +336,7 @@ async def test_prosody_answers_on_a_websocket(prosody: AbstractAsyncContextManag
         writer.close()
 
 
+@pytest.mark.servers
 async def test_prosody_archives_without_sqlite_too(tmp_path: Path) -> None:
     """A wrapper hides which Lua runs; Prosody's own storage is always available."""
     require("Prosody", find_prosody() is not None)

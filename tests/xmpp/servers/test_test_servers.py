@@ -64,6 +64,7 @@ async def test_default_limits_end_the_stream_that_exceeds_them(
                 await asyncio.wait_for(client.disconnected.wait(), TIMEOUT_S)
 
 
+@pytest.mark.servers
 async def test_a_killed_prosody_starts_again_on_the_same_port_with_the_same_accounts(
     start_server: StartServer, tmp_path: Path
 ) -> None:
@@ -72,6 +73,7 @@ async def test_a_killed_prosody_starts_again_on_the_same_port_with_the_same_acco
     await _assert_restarts(server, server.kill)
 
 
+@pytest.mark.servers
 @pytest.mark.release
 async def test_a_stopped_ejabberd_starts_again_on_the_same_port_with_the_same_accounts(
     start_server: StartServer, tmp_path: Path
@@ -92,6 +94,7 @@ async def _assert_restarts(server: XmppServer, end: Callable[[], None]) -> None:
         pass
 
 
+@pytest.mark.servers
 def test_where_a_program_is_missing_the_test_is_skipped_or_fails_in_ci(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CI", raising=False)
     monkeypatch.delenv("SPADE_COREASON_REQUIRE_SERVERS", raising=False)
