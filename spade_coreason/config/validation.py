@@ -100,7 +100,7 @@ def _unknown_key(path: KeyPath) -> str:
     given = str(key).lower().replace("-", "_")
     near = difflib.get_close_matches(given, keys, n=1)
     elsewhere = [other for other in _all_keys(Settings) if other[-1] == key]
-    if elsewhere and not difflib.get_close_matches(given, keys, n=1, cutoff=0.75):
+    if (len(elsewhere) == 1 or (elsewhere and not above)) and not difflib.get_close_matches(given, keys, n=1, cutoff=0.75):
         return f'unknown key here; did you mean "{".".join(elsewhere[0])}"?'
     if near:
         return f'unknown key; did you mean "{near[0]}"?'

@@ -18,6 +18,7 @@ MISTAKES = [
     ),
     ("sever: {port: 1}", 'sever: unknown key; did you mean "server"?'),
     ("port: 5222", 'port: unknown key here; did you mean "server.port"?'),
+    ("metrics: {port: 9464}", "metrics.port: unknown key; the keys are listen, hosts"),
     (
         agents_section(ECHO + ", max_interactions: 3"),
         'agents[0].max_interactions: unknown key here; did you mean "conversation.max_interactions"?',

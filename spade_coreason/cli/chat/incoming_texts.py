@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from ...domain.jid import local_part
-from ...domain.texts.terminal_text import escape_label
-from ..terminal.console import add_style, print_text
+from ...domain.texts.terminal_text import clean_running_text, escape_label
+from ..terminal.answer_writer import shows_markdown
+from ..terminal.console import add_style, is_unicode, print_cleaned, terminal_width
 from .commands import INDENT
 from .parked_requests import ParkedRequests
 
@@ -38,4 +39,11 @@ class IncomingTexts:
 
 
 def _show(jid: str, text: str) -> None:
-    print_text(text, add_style(f"{escape_label(local_part(jid))}:", "bold") + " ", INDENT)
+    lines = clean_running_text(text).split("\n")
+    if shows_markdown():
+        from ..terminal.markdown import MarkdownRenderer  # it loads rich
+
+        # The marks of a chat (XEP-0393) are marks of Markdown, too. There two blanks end a line.
+        renderer, width = MarkdownRenderer(is_unicode=is_unicode()), (terminal_width() or 80) - len(INDENT) - 1
+        lines = renderer.render("  \n".join(lines), width).lines
+    print_cleaned(add_style(f"{escape_label(local_part(jid))}:", "bold") + " " + f"\n{INDENT}".join(lines))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
@@ -60,6 +61,15 @@ def test_a_terminal_shows_them_above_the_prompt(platform: RunningCommand) -> Non
         terminal.wait_for("notes ▸")
         terminal.type("remind me in 1 second to stretch\r")
         terminal.wait_for("notes: .*stretch.*notes ▸")
+
+
+@pytest.mark.parametrize("platform", ["prosody"], indirect=True)
+def test_a_terminal_with_colours_lays_their_marks_out(platform: RunningCommand) -> None:
+    with closing(Terminal("chat", "notes", cwd=platform.cwd, columns=60, env={"NO_COLOR": ""})) as terminal:
+        terminal.wait_for("notes.*▸")
+        terminal.type("remind me in 1 second to *stretch* and `rest`\r")
+        terminal.wait_for("notes:.*stretch.* and .*rest.*notes.*▸")
+        assert not re.search(r"[*`]", terminal.screen.rpartition("notes:")[2])
 
 
 @pytest.mark.servers
