@@ -123,7 +123,7 @@ class Parked:
 
 @value
 class Repeated:
-    """The events that follow are the whole reply to a request that was answered before. Earlier events do not count."""
+    """The events that follow are the whole reply, of a stored turn or of one that runs again. Earlier events do not count."""
 
 
 TurnEvent: TypeAlias = (

@@ -80,7 +80,9 @@ class LiveErasure:
                 # Before what others have queued there, which is not waited for.
                 mailbox.requeue(MailboxTask(self._get_time, False, ended))
                 ending.append((mailbox, None if turn is None else turn.started_at, ended))
-                if current is not None and current.is_for_agent and mailbox.cancel_current():  # other commands answer
+                if current is None:
+                    mailbox.is_cancelled = True  # its turn is over: if that cannot be stored, it does not run again
+                elif current.is_for_agent and mailbox.cancel_current():  # other commands answer
                     self._tell(current)
         except BaseException:
             self.admit_person(person)
@@ -274,6 +276,7 @@ class LiveErasure:
         for mailbox in others:
             services.mailboxes.drop_all(mailbox)
             mailbox.cancel_current()
+            mailbox.is_cancelled = True  # also if its turn is over: one that cannot be stored does not run again
         workers = [mailbox.worker for mailbox in others if mailbox.worker is not None]
         if workers:
             await asyncio.wait(workers, timeout=services.policy.timings.cancel_grace_s)

@@ -22,6 +22,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -116,6 +117,8 @@ class WorkerTally(KillTally):
     """Answers that tell of a failure, and are no answers to a question."""
     sent_twice: int = 0
     """Answers that came again under the same id. A killed worker may send one twice."""
+    overtaken: int = 0
+    """Turns that were stored behind that of a question which came to the inbox later."""
     stored_twice: int = 0
     """Questions with two stored turns."""
     stale: int = 0
@@ -183,9 +186,14 @@ class WorkerTally(KillTally):
     def problems(self) -> list[str]:
         wrong = ["lost", "under two ids", "crossed", "stored twice", "stale writes", "steps that differ", "bad trails"]
         wrong.append("wrong errands")
+        if self.server != "ejabberd":  # it does not keep the order of what it delivers again
+            wrong.append("turns out of order")
         if self.faults.keys() <= {RESTART, UPGRADE}:
             wrong.append("sent twice")
-        counts = {name: self.cells[name] for name in wrong} | {"ends by an unexpected exit code": self.bad_ends}
+        counts = {name: self.cells[name] for name in wrong} | {
+            "turns before that of an earlier request": self.overtaken,
+            "ends by an unexpected exit code": self.bad_ends,
+        }
         return [f"{count} {name}" for name, count in counts.items() if count]
 
 
@@ -537,7 +545,7 @@ async def run_worker_chaos(
             worker.ends[await worker.process.signal(signal.SIGTERM)] += 1
             print(f"ends by exit code: {dict(worker.ends)}")
             tally.bad_ends += sum(count for code, count in worker.ends.items() if code not in _EXIT_CODES)
-        failed = await _count_stored(shared.url, askers, tally)
+        failed = await _count_stored(shared.url, askers, tally, seed)
     for problem in tally.errands.find_problems(failed, _find_payments(log)):
         print(problem)
         tally.wrong_errands += 1
@@ -563,12 +571,14 @@ async def _ask(askers: Sequence[TimedAsker], agents: Sequence[str], pause_s: flo
                     await asyncio.sleep(pause_s)
 
 
-async def _count_stored(url: str, askers: Sequence[Asker], tally: WorkerTally) -> set[str]:
+async def _count_stored(url: str, askers: Sequence[Asker], tally: WorkerTally, seed: int) -> set[str]:
     """Compare the answers with what is stored. Return the queries whose turns have failed."""
     turns: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
     crashed = execute(url, "SELECT request FROM crashed_requests WHERE failed_at IS NOT NULL")
     failed = {str(json.loads(row["request"])["payload"]["query"]) for row in crashed}
-    for row in execute(url, "SELECT id, body FROM interactions ORDER BY id"):
+    received: dict[tuple[str, str, int], int] = {}
+    of_turn = "(SELECT inbox.id FROM inbox WHERE interaction = interactions.id) AS received"
+    for row in execute(url, f"SELECT id, body, {of_turn} FROM interactions ORDER BY id"):
         body = json.loads(row["body"])
         text = str((body["input"] or {}).get("query", ""))
         if "error" in (body.get("output") or {}):
@@ -578,6 +588,7 @@ async def _count_stored(url: str, askers: Sequence[Asker], tally: WorkerTally) -
             if int(number) in turns[name, agent]:
                 print(f"stored twice: {text} as {row['id']} {row['body']}")
             turns[name, agent].append(int(number))
+            received[name, agent, int(number)] = row["received"]
     for text in (text for asker in askers for text in asker.unanswered):
         tally.failed += text in failed
         tally.lost += text not in failed
@@ -588,6 +599,12 @@ async def _count_stored(url: str, askers: Sequence[Asker], tally: WorkerTally) -
         for agent, answered in asker.answers.items():
             order = [number for number in turns[asker.name, agent] if number < 10**6]
             tally.turns_out_of_order += count_late(order)
+            rows = [received[asker.name, agent, number] for number in order]
+            tally.overtaken += count_late(rows)
+            for (before, before_row), (late, late_row) in pairwise(zip(order, rows, strict=True)):
+                if late < before or late_row < before_row:
+                    turn = f"{asker.name} {agent} {late} (row {late_row})"
+                    print(f"out of order with seed {seed}: {turn} behind {before} (row {before_row})")
             tally.out_of_order += count_late([order.index(number) for number in answered if number < 10**6])
     for row in execute(url, "SELECT pid, owner FROM chaos_writes"):
         tally.stale += row["owner"] is None or row["owner"].rpartition(":")[2] != json.loads(row["pid"]).split()[0]

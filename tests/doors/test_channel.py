@@ -7,6 +7,7 @@ import itertools
 import threading
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -16,8 +17,10 @@ from sqlalchemy import Engine, event
 from spade_coreason import AgentRequest, Response, Session
 from spade_coreason.contracts.questions import QuestionState
 from spade_coreason.doors.channel import DoorChannel, DoorEvent, DoorReply
+from spade_coreason.doors.openai.answers import Answer
 from spade_coreason.doors.unread import MAX_BYTES
 from tests.support.door_agents import Desk, make_caller, read_all, run_behind_doors, texts_of
+from tests.support.errors import ExpectedErrors
 from tests.support.records import AGENT
 from tests.support.wait import TIMEOUT_S, eventually
 
@@ -285,6 +288,32 @@ async def test_who_waits_at_another_address_is_told_if_the_answer_cannot_be_read
         events = await read_all(later)
         assert [event.type for event in events] == ["request.parked", "request.interrupted"]
         assert running.doors.open_count == 0
+
+
+@pytest.mark.parametrize("query", ["hello", "report"])
+async def test_an_answer_that_could_not_be_stored_comes_once_the_database_takes_it(
+    query: str, tmp_path: Path, expected_errors: ExpectedErrors
+) -> None:
+    """A caller is told that what the first run has sent does not count."""
+    expected_errors("the file is missing")
+    file, away, desk = tmp_path / "platform.db", tmp_path / "away.db", Desk()
+    async with run_behind_doors(f"sqlite+aiosqlite:///{file}", desk) as running:
+        reply = await running.agent.ask(WEBSITE, {"query": f"{query} wait" if query == "hello" else query})
+        assert reply.stored is not None
+        assert await reply.stored
+        await eventually(lambda: len(desk.requests) == 1)
+        file.rename(away)
+        desk.release.set()
+        await eventually(lambda: any("cannot store a request" in line for line in expected_errors.logged))
+        away.rename(file)
+        events, answer = await read_all(reply), Answer()
+        for event in events:
+            answer.add(event)
+    expected_errors("cannot store a request")
+    assert len(desk.requests) == 2
+    assert answer.text == ("one two" if query == "report" else "done: hello wait")
+    assert [event.type for event in events].count("request.repeated") == (query == "report")
+    assert events[-1].type == "request.completed"
 
 
 async def test_only_what_waits_to_be_read_counts_for_the_limit_of_a_key() -> None:

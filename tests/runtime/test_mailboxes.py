@@ -14,13 +14,14 @@ from spade_coreason.contracts.base import utc_now
 from spade_coreason.domain.channel_kinds import PERSON
 from spade_coreason.domain.messages import InboundRequest
 from spade_coreason.domain.quotas import Quotas
+from spade_coreason.exceptions import StoreError
 from spade_coreason.runtime.crash_guard import CrashGuard
 from spade_coreason.runtime.intake.admission import CapacityLimit
 from spade_coreason.runtime.intake.mailbox import Mailbox, QueuedRequest
 from spade_coreason.runtime.intake.mailboxes import Mailboxes
 from spade_coreason.runtime.intake.quota_limit import QuotaLimit
 from spade_coreason.runtime.turns.worker import MailboxWorkers
-from spade_coreason.storage import RunningRequests
+from spade_coreason.storage import Commit, RunningRequests
 from spade_coreason.storage.repository import AgentRepository
 from tests.support.records import ALICE, BOB, NOW
 from tests.support.wait import eventually
@@ -152,8 +153,8 @@ async def test_a_queued_request_is_withdrawn_by_its_id_and_closed(harness: Mailb
 
 
 async def test_a_request_that_waits_for_another_attempt_is_withdrawn(harness: MailboxHarness) -> None:
-    queued = await harness.receive("one")
-    harness.mailboxes.put_later(queued, ALICE, 0.0)
+    mailbox, queued = harness.mailboxes.get_or_create(ALICE, "t"), await harness.receive("one")
+    harness.mailboxes.put_back(mailbox, queued, 0.0)
     assert harness.mailboxes.withdraw(BOB, ["one"]) is None
     assert harness.mailboxes.withdraw(ALICE, ["one"]) is not None
     assert harness.mailboxes.withdraw(ALICE, ["one"]) is None
@@ -163,6 +164,33 @@ async def test_a_request_that_waits_for_another_attempt_is_withdrawn(harness: Ma
     await harness.mailboxes.wait_until_idle()
     await harness.repository.inbox.flush()
     assert [pending.inbox_row for pending in await harness.repository.inbox.load_pending()] == [queued.inbox_row + 1]
+
+
+@pytest.mark.parametrize("is_paused", [False, True], ids=["running", "paused"])
+async def test_of_a_mailbox_that_waits_only_a_request_that_was_not_stored_is_handled(
+    repository: AgentRepository, is_paused: bool
+) -> None:
+    harness = MailboxHarness(repository)
+    stored, failing = await harness.receive("behind"), await harness.receive("not stored")
+    failing = replace(failing, stored=Commit())
+    mailbox = harness.mailboxes.get_or_create(ALICE, "t")
+    harness.mailboxes.put_back(mailbox, await harness.receive("one"), 3600)
+    if is_paused:
+        harness.mailboxes.pause()
+    for queued in (stored, failing):
+        harness.mailboxes.put(queued, ALICE)
+    await harness.mailboxes.wait_until_idle()
+    failing.stored.resolve(StoreError("full"))
+    if is_paused:
+        await harness.mailboxes.wait_until_idle()
+        assert harness.handler.started == []
+        harness.mailboxes.resume()
+    await harness.started("not stored")
+    harness.release(1)
+    await harness.mailboxes.wait_until_idle()
+    assert harness.mailboxes.waiting_count == 2
+    assert harness.mailboxes.cancel(mailbox)  # then the next one is the first, and waits for the same attempt
+    assert [item for item in mailbox.queue if isinstance(item, QueuedRequest)] == [stored]
 
 
 @pytest.mark.parametrize("is_paused", [False, True], ids=["running", "paused"])
@@ -184,20 +212,22 @@ async def test_a_request_withdrawn_while_it_waits_for_a_turn_never_starts(reposi
     assert harness.mailboxes.count_queued(ALICE) == 0
 
 
-async def test_a_request_that_is_put_again_later_is_dropped_by_a_drain(harness: MailboxHarness) -> None:
-    await harness.put("one")
-    harness.release(1)
+async def test_a_request_that_is_put_back_is_dropped_by_a_drain(harness: MailboxHarness) -> None:
+    mailbox, queued = harness.mailboxes.get_or_create(ALICE, "t"), await harness.receive("one")
+    harness.mailboxes.put_back(mailbox, queued, 0.0)
+    await harness.put("two")
+    await harness.started("one")
+    harness.release(2)
     await harness.mailboxes.wait_until_idle()
-    incoming = InboundRequest(PERSON, f"{ALICE}/x", "again", "t", {"query": "again"}, "again", owner=ALICE)
-    stored = harness.repository.inbox.receive(uuid4().bytes, ALICE, incoming.to_json(), NOW)[1]
-    harness.mailboxes.put_later(QueuedRequest(incoming, uuid4(), 0, stored, 0.0), ALICE, 0.01)
-    await harness.started("one", "again")
-    harness.mailboxes.put_later(QueuedRequest(incoming, uuid4(), 0, stored, 0.0), ALICE, 3600)
-    harness.release(1)
+    mailbox = harness.mailboxes.get_or_create(ALICE, "t")
+    harness.mailboxes.put_back(mailbox, queued, 0.0)
     assert await harness.mailboxes.drain(5)
-    harness.mailboxes.put_later(QueuedRequest(incoming, uuid4(), 0, stored, 0.0), ALICE, 0)
-    await asyncio.sleep(0.02)
-    assert harness.handler.started == ["one", "again"]
+    harness.mailboxes.put_back(mailbox, queued, 0.0)
+    assert not mailbox.queue
+    assert harness.mailboxes.take_unopened() == [(ALICE, queued)]
+    await eventually(lambda: mailbox.retry is None)
+    await harness.mailboxes.wait_until_idle()
+    assert harness.handler.finished == ["one", "two"]
 
 
 async def test_a_drain_starts_no_request_that_waits_for_a_slot(repository: AgentRepository) -> None:

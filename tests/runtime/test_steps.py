@@ -23,7 +23,7 @@ from spade_coreason.storage.repository import AgentRepository
 from spade_coreason.testing import Policy, RunnerTimings
 from tests.support.databases import SQLITE, count_commits, read_rows
 from tests.support.errors import ExpectedErrors
-from tests.support.records import NOT_REMEMBERED, receive_request
+from tests.support.records import receive_request
 from tests.support.runner import RememberingAgent, RunnerHarness
 from tests.support.wait import TIMEOUT_S, eventually
 
@@ -394,9 +394,8 @@ async def test_steps_are_known_when_the_turn_runs_again_because_it_could_not_be_
     agent, policy = InterruptedAgent(work), Policy(timings=RunnerTimings(retry_s=0.05))
     async with AgentTester(agent, database=f"{SQLITE}{file}", policy=policy) as t:
         t.send("go")
-        assert (await t.message()).text == NOT_REMEMBERED
-        await eventually(lambda: sum("cannot store a request" in line for line in expected_errors.logged) >= 2)
-        away.rename(file)  # until then the steps cannot be read either
+        await eventually(lambda: any("cannot store a request" in line for line in expected_errors.logged))
+        away.rename(file)
         assert len(json.loads((await t.message()).text or "")) == 1
     assert agent.calls == [()]
     expected_errors("cannot store a request of tester@localhost", "the file is missing")

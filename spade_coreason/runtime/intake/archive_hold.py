@@ -55,8 +55,9 @@ class ArchiveHold:
         return True
 
     def find(self, mailbox: Mailbox) -> QueuedRequest | MailboxTask | None:
-        """Return the first request for the agent in a mailbox whose turn would run without the hold, or None."""
-        return next((item for item in mailbox.queue if item.inbox_row in self.rows and item.is_for_agent), None)
+        """Return the first request for the agent in a mailbox whose turn waits for the archive or for the database, or None."""
+        is_waiting = mailbox.retry is not None
+        return next((item for item in mailbox.queue if (is_waiting or item.inbox_row in self.rows) and item.is_for_agent), None)
 
     def _stop_timer(self) -> None:
         if self.timer is not None:

@@ -63,6 +63,7 @@ class MailboxTask:
     """True if the agent does the work, so that a pause delays it."""
     future: asyncio.Future[Any]
     inbox_row: ClassVar[int] = 0
+    stored: ClassVar[Commit[bool]] = Commit.completed(True)
 
     async def run(self) -> None:
         """Do the work, and set its result or exception on `future`."""
@@ -125,6 +126,7 @@ class Mailbox:
         "kept_characters",
         "key",
         "queue",
+        "retry",
         "running_slot",
         "sender_state",
         "turn",
@@ -146,6 +148,8 @@ class Mailbox:
         """The request that the worker has taken, until its reply is stored."""
         self.turn: AssistingTurn | None = None
         """The turn in which the agent runs."""
+        self.retry: asyncio.TimerHandle | None = None
+        """The timer of the next attempt, while the first request waits for the database."""
         self.running_slot = SPARE_SLOT
         """The slot of the turn in `RunningRequests`, until it is stored."""
         self.has_cancelled_turn = False
@@ -170,12 +174,13 @@ class Mailbox:
     ) -> QueuedRequest | MailboxTask | None:
         """Remove and return the first item that may start. None before a held one.
 
+        While the first request waits for the database, only one that could not be stored starts: it is refused.
         It still counts as queued, until it has a slot.
         """
         for number, item in enumerate(self.queue):
             if item.inbox_row in held_rows:
                 return None
-            if may_start(item):
+            if may_start(item) and not (self.retry and item.stored.error is None):
                 del self.queue[number]
                 return item
         return None

@@ -47,7 +47,7 @@ class Mailboxes:
         max_queued: int,
         remembered_turns: int,
     ) -> None:
-        self._inbox = repository.inbox
+        self._repository, self._inbox = repository, repository.inbox
         self.max_queued = max_queued
         """The largest number of queued requests of one conversation."""
         self.max_queued_per_sender = max_queued * _MAX_QUEUES_PER_SENDER
@@ -63,8 +63,6 @@ class Mailboxes:
         self._unresolved: dict[str, deque[QueuedRequest]] = {}
         """Requests by sender that wait until the thread of the first of them is found; the rest wait for their order."""
         self._resolver_tasks: dict[str, asyncio.Task[None]] = {}
-        self._retries: dict[int, tuple[asyncio.TimerHandle, str, QueuedRequest]] = {}
-        """The requests that `put_later` has taken, by row of the inbox, each with its timer and its sender."""
         self._unopened: list[tuple[str, QueuedRequest]] = []
         """The requests, with their senders, that run after the next start only."""
         self.program_requests = InFlightRequests()
@@ -118,16 +116,30 @@ class Mailboxes:
         else:
             self._enqueue(queued, sender)
 
-    def put_later(self, queued: QueuedRequest, sender: str, delay_s: float) -> None:
-        """Queue a request again after a delay, unless the mailboxes are drained before."""
+    def put_back(self, mailbox: Mailbox, queued: QueuedRequest, delay_s: float) -> None:
+        """Put a request at the head of its mailbox again. The mailbox waits until the database takes writes.
+
+        `delay_s` is the wait after a failure of this request alone. Requests behind it that cannot be stored do not wait.
+        After `drain` nothing is put back: the inbox has the request.
+        """
         if not self.is_accepting:
             return
 
-        def put() -> None:
-            del self._retries[queued.inbox_row]
-            self._enqueue(queued, sender)
+        def retry() -> None:
+            mailbox.retry = None
+            if self._repository.is_failing and mailbox.queue:
+                mailbox.retry = self._loop.call_later(_POLL_S, retry)
+            elif self.get(*mailbox.key) is mailbox:
+                self._start_worker(mailbox)
 
-        self._retries[queued.inbox_row] = self._loop.call_later(delay_s, put), sender, queued
+        mailbox.retry = self._loop.call_later(_POLL_S if self._repository.is_failing else delay_s, retry)
+        for item in mailbox.queue:
+            self._watch(mailbox, item)
+        mailbox.requeue(queued)
+
+    def _watch(self, mailbox: Mailbox, item: QueuedRequest | MailboxTask) -> None:
+        """Start the worker of a mailbox that waits if a request there cannot be stored: its sender is told."""
+        item.stored.on_failed(lambda _: self._start_worker(mailbox))
 
     def put_task(self, mailbox: Mailbox, task: MailboxTask) -> None:
         """Queue a task behind the requests of a mailbox, and start its worker."""
@@ -193,8 +205,8 @@ class Mailboxes:
                 if isinstance(item, QueuedRequest):
                     yield item
         yield from self._unresolved.get(sender, ())
-        for retry_sender, queued in (*(retry[1:] for retry in self._retries.values()), *self._unopened):
-            if retry_sender == sender:
+        for found, queued in self._unopened:
+            if found == sender:
                 yield queued
 
     def _withdraw(self, queued: QueuedRequest, sender: str) -> None:
@@ -208,16 +220,13 @@ class Mailboxes:
                 return
         if queued in (unresolved := self._unresolved.get(sender, deque())):
             unresolved.remove(queued)
-        elif queued.inbox_row in self._retries:
-            self._retries.pop(queued.inbox_row)[0].cancel()
         else:
             self._unopened.remove((sender, queued))
         self.close_request(queued)
 
     def drop_unqueued(self, sender: str, *threads: str | None) -> None:
         """Remove the requests of a sender for good that are in no mailbox yet: of these threads, or of all without any."""
-        waiting = (*(retry[1:] for retry in self._retries.values()), *self._unopened)
-        elsewhere = [queued for found, queued in waiting if found == sender]
+        elsewhere = [queued for found, queued in self._unopened if found == sender]
         for queued in (*self._unresolved.get(sender, ()), *elsewhere):
             if not threads or queued.incoming.thread in threads:
                 self._withdraw(queued, sender)
@@ -226,7 +235,6 @@ class Mailboxes:
         """Remove the requests that wait and that a function chooses, for good. Return them."""
         everywhere = [(mailbox.sender, item) for mailbox in self for item in mailbox.queue if isinstance(item, QueuedRequest)]
         everywhere += [(sender, queued) for sender, unresolved in self._unresolved.items() for queued in unresolved]
-        everywhere += [retry[1:] for retry in self._retries.values()]
         everywhere += self._unopened
         dropped = [(sender, queued) for sender, queued in everywhere if is_dropped(queued.incoming)]
         for sender, queued in dropped:
@@ -252,9 +260,7 @@ class Mailboxes:
         self.end_program_request(queued)
 
     def end_program_request(self, queued: QueuedRequest) -> None:
-        """Forget a program's request, unless it runs again later, and close its repetitions, which had the same reply."""
-        if queued.inbox_row in self._retries:
-            return
+        """Forget a program's request, and close its repetitions, which had the same reply."""
         repeated_rows = self.program_requests.remove(queued.key, queued.stored)
         if not self.is_cancelling_turns:  # then it runs again after the next start, and answers them all
             for inbox_row in repeated_rows:
@@ -287,6 +293,8 @@ class Mailboxes:
         else:
             mailbox.queue.append(queued)
             mailbox.sender_state.queued_count += 1
+            if mailbox.retry is not None:
+                self._watch(mailbox, queued)
             if self.archive_hold.timer is not None and self.archive_hold.add(queued):
                 is_large = len(queued.incoming.content) > LARGE_CHARACTERS
                 if 2 * self.count_queued(sender) >= self.max_queued or (is_large and self.is_full_for_large(sender)):
@@ -336,7 +344,7 @@ class Mailboxes:
     def waiting_count(self) -> int:
         """The number of requests that wait for their turn. Other threads may read it."""
         queued = sum(isinstance(item, QueuedRequest) for mailbox in self for item in list(mailbox.queue))
-        return queued + sum(map(len, list(self._unresolved.values()))) + len(self._retries) + len(self._unopened)
+        return queued + sum(map(len, list(self._unresolved.values()))) + len(self._unopened)
 
     def _is_mailbox_full(self, sender: str, thread: str | None) -> bool:
         mailbox = self._mailboxes.get((sender, thread))
@@ -389,7 +397,7 @@ class Mailboxes:
             self.archive_hold.release()
 
     def cancel(self, mailbox: Mailbox) -> bool:
-        """Stop the current turn of a mailbox, or drop the request whose turn waits for the archive. False if there is none."""
+        """Stop the current turn of a mailbox, or drop the request whose turn is held back. False if there is none."""
         if mailbox.cancel_current():
             return True
         if (held := self.archive_hold.find(mailbox)) is not None:
@@ -419,10 +427,6 @@ class Mailboxes:
         for sender, unresolved in self._unresolved.items():
             self._unopened += [(sender, queued) for queued in unresolved]
             unresolved.clear()  # the inbox has them
-        for timer, sender, queued in self._retries.values():
-            timer.cancel()
-            self._unopened.append((sender, queued))
-        self._retries.clear()
         for mailbox in self:
             self._unopened += [(mailbox.sender, item) for item in mailbox.queue if isinstance(item, QueuedRequest)]
             mailbox.clear()

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from uuid import UUID
 
-from ...domain.messages import InboundRequest
+from ...domain.messages import InboundRequest, Repeated
 from ...storage import Commit
 from ..turns.output import TurnOutput
 
@@ -56,7 +56,9 @@ class InFlightRequest:
         return True
 
     def open_output(self, output: TurnOutput) -> None:
-        """Set the output of the turn, which begins."""
+        """Set the output of the turn, which begins. What a run has sent that could not be stored counts no more."""
+        if self.output is not None and self.output.last_sent and not self._has_waited:
+            output.emit_now(Repeated())
         self.output = output
         for address in self.listeners:
             output.repeat_to(address)

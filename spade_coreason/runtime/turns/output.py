@@ -174,7 +174,7 @@ class TurnOutput:
             ThinkingBlock(id=derive_part_id(self._key, self._thought_count << 64), content=quote_forgeries(content), **fields)
         )
         if self.encoder.batches:
-            self._emit_now(event)
+            self.emit_now(event)
         elif messages := self._as_messages(self.encoder.encode(event)):
             self.send(self._drain_buffer() + messages)
 
@@ -196,7 +196,7 @@ class TurnOutput:
         number = self._next_number()
         stream = self.streams[number] = TurnStream(self, number)
         if self.encoder.follows_streams:
-            self._emit_now(StreamStarted(stream.stream_id, title and quote_forgeries(title)))
+            self.emit_now(StreamStarted(stream.stream_id, title and quote_forgeries(title)))
         return stream
 
     # Runs that wait for an answer
@@ -280,7 +280,7 @@ class TurnOutput:
             self.messages += repeated
         self.send(repeated)
 
-    def _emit_now(self, event: TurnEvent) -> None:
+    def emit_now(self, event: TurnEvent) -> None:
         """Send an event at once, after all events before it."""
         messages = self._encode(event)
         if self.encoder.batches:
@@ -436,7 +436,7 @@ class TurnStream:
             return
         encoder = output.encoder
         if encoder.follows_streams:
-            output._emit_now(StreamChunk(self.stream_id, len(self._chunks), chunk))
+            output.emit_now(StreamChunk(self.stream_id, len(self._chunks), chunk))
         self._chunks.append(chunk)
         if encoder.has_live_messages:
             self._schedule_update()
@@ -480,8 +480,8 @@ class TurnStream:
         if self._mark_closed():
             output, text = self._output, "".join(self._chunks)
             if not output.encoder.follows_streams:
-                output._emit_now(StreamStarted(self.stream_id))
-                output._emit_now(StreamChunk(self.stream_id, 0, text))
+                output.emit_now(StreamStarted(self.stream_id))
+                output.emit_now(StreamChunk(self.stream_id, 0, text))
             output._emit_soon(StreamAborted(self.stream_id, reason, replacement))
             if text:
                 output.texts.append(text)

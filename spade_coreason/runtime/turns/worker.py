@@ -78,7 +78,7 @@ class MailboxWorkers:
         held_rows = mailboxes.archive_hold.rows
         try:
             while mailbox.queue:
-                may_begin = not (mailboxes.starts_none or held_rows)
+                may_begin = not (mailboxes.starts_none or held_rows or mailbox.retry)
                 # It still counts as queued, until it has a slot.
                 item = mailbox.queue.popleft() if may_begin else mailbox.dequeue(mailboxes.may_start, held_rows)
                 if item is None:
@@ -119,7 +119,7 @@ class MailboxWorkers:
                 mailboxes.close_request(item)  # it was cancelled while it waited for its slot
             elif isinstance(item, QueuedRequest):
                 await self._handle(mailbox, item)
-                if item.digest:
+                if item.digest and not (mailbox.retry and item.stored.is_stored):
                     mailboxes.end_program_request(item)
             else:
                 await item.run()
@@ -176,7 +176,8 @@ class RequestHandler:
             LANGUAGE.set(language)
         jid, metrics = self._services.jid, self._services.metrics
         try:
-            if (queued.may_start_early and not self._waits_for_storage) or await queued.stored:
+            may_start_early = queued.may_start_early and not (self._waits_for_storage or mailbox.retry)
+            if may_start_early or await queued.stored:
                 await self.answer(mailbox, queued)
             else:
                 metrics.redeliveries["duplicate"] += 1
@@ -399,24 +400,25 @@ class RequestHandler:
         self._inbox.close(queued.inbox_row)
 
     async def _report_storage_failure(self, mailbox: Mailbox, queued: QueuedRequest) -> None:
-        """Tell the sender that nothing can be stored, and run the request again later if it is in the inbox.
+        """Run the request again once the database takes writes, before later ones of its conversation.
 
-        The request is not finished, so the sender must not believe that it is. A request that is not in the inbox was not
-        acknowledged, so the server delivers it again.
+        If it is not in the inbox, tell the sender instead. It was not acknowledged, so the server delivers it again.
         """
         mailbox.active = None
         if queued.incoming.kind.is_due and not queued.stored.is_stored:
             return  # the clock hands it over again
+        is_stored = await queued.stored.wait()
         if mailbox.is_cancelled:  # meanwhile its sender has taken it back
             self._inbox.close(queued.inbox_row)
+            return
+        if is_stored:
+            again = replace(queued, is_redelivered=True)
+            self._services.mailboxes.put_back(mailbox, again, self._policy.timings.retry_s)
             return
         text = translate(
             "I cannot store anything at the moment, so your message is not stored yet."
             " I answer as soon as I can. If you get no answer, please ask again."
         )
-        if await queued.stored.wait():
-            again = replace(queued, is_redelivered=True)
-            self._services.mailboxes.put_later(again, mailbox.sender, self._policy.timings.retry_s)
         self._outbox.send_problem(queued.incoming, Failed(text, ErrorCode.UNAVAILABLE, True), queued.key)
 
     async def _fail_request(self, mailbox: Mailbox, queued: QueuedRequest) -> None:
