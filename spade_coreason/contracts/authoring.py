@@ -119,7 +119,8 @@ class Session(SessionHandle, Protocol):
         `schedule`, the id, and `due_at`. What it sends with `response` goes to the person, without a question of theirs. In the
         conversation of another agent it is recorded only.
 
-        If the time was missed, because the platform was down, "once" runs it once when it is back, and "skip" drops it.
+        If the time was missed, because the platform was down, the agent was paused or an earlier turn had not ended, "once"
+        runs it once afterwards, and "skip" drops it.
 
         It is a durable step: a turn that runs again makes no second one. Raise ValueError for an unsuitable time or payload, or
         if the person has 100 schedules; StoreError if it cannot be stored.

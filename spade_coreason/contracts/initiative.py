@@ -8,7 +8,10 @@ from enum import StrEnum
 from typing import Any, Literal, TypeAlias
 
 Missed: TypeAlias = Literal["once", "skip"]
-"""The rule for times that were missed while the platform was down: they run once when it is back, or not at all."""
+"""The rule for times that were missed: they run once as soon as the agent can, or not at all.
+
+They were missed while the platform was down, the agent was paused, or an earlier turn had not ended.
+"""
 
 
 class NotificationState(StrEnum):

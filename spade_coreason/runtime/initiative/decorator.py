@@ -49,8 +49,8 @@ def every(cron: str, /, *, zone: str | None = None, missed: Missed = "once") -> 
     and not sent: it tells people with `people.notify`. `request.metadata` has `schedule`, `every` (the name of the
     method) and `due_at`.
 
-    If times were missed, because the platform was down, "once" runs the method once when it is back, and "skip" waits for the
-    next time. For an agent that is a function, write `@every` below `@agent`.
+    If times were missed, because the platform was down, the agent was paused or an earlier run had not ended, "once" runs the
+    method once afterwards, and "skip" waits for the next time. For an agent that is a function, write `@every` below `@agent`.
 
     TypeError or ValueError if the method, the times or the zone are unsuitable.
     """

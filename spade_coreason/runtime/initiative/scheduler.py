@@ -24,7 +24,7 @@ from ...domain.channel_kinds import (
     ChannelKind,
 )
 from ...domain.identifiers import SCHEDULE_NAMESPACE
-from ...domain.initiative.schedules import CronTimes, decide_missed
+from ...domain.initiative.schedules import GRACE, CronTimes, decide_missed
 from ...domain.jid import bare_jid
 from ...domain.messages import (
     DUE_AT,
@@ -276,10 +276,12 @@ class Scheduler:
         missed: Missed = "skip" if stored.missed == "skip" else "once"
         decision = decide_missed(times, stored.due, now, missed, waited_until=from_micros(stored.wake_at))
         after = stored.deletion if decision.next_due is None else stored.moved(decision.next_due).update
-        if decision.runs_at is None:
+        # What is due while one of it waits for its turn is one run with it.
+        if decision.runs_at is None or (times is not None and self._intake.has_due(stored.owner, stored.schedule_id)):
             log.info("%s: skipped a due time of %s, %s: it was missed", self._agent, stored.schedule_id, stored.due)
             return self._repository.store([after])
-        outcome = self._intake.receive_due(make_request(stored, decision.runs_at), [after])
+        missed_at = now + GRACE if missed == "skip" else None
+        outcome = self._intake.receive_due(make_request(stored, decision.runs_at), [after], missed_at)
         if not isinstance(outcome, Refused):
             return outcome
         again = now + timedelta(seconds=outcome.retry_after_s or _RETRY.total_seconds())

@@ -45,6 +45,8 @@ class QueuedRequest:
     """The hash of what a program's request asks, by which a repeated one is recognised; empty for other requests."""
     is_archived: bool = False
     """True if the request was fetched from the archive of the network, or from what it keeps for those who are away."""
+    missed_at: datetime | None = None
+    """The time after which the request of a due time is dropped if its turn has not begun; None if it comes late."""
 
     @property
     def may_be_in_archive(self) -> bool:

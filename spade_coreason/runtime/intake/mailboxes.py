@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from ...domain.messages import InboundRequest
+from ...domain.messages import SCHEDULE, InboundRequest
 from ...storage import AgentRepository
 from .archive_hold import ArchiveHold
 from .conversation_cache import ConversationCache
@@ -187,6 +187,14 @@ class Mailboxes:
             if queued.key == latest.key:  # itself, or a repetition
                 self._withdraw(queued, sender)
         return latest.incoming
+
+    def has_due(self, sender: str, schedule: str) -> bool:
+        """Return True if a request of a schedule of a sender (a bare JID) waits for its turn."""
+        running = [mailbox.current for mailbox in self.of_sender(sender)]
+        return any(
+            queued.incoming.metadata.get(SCHEDULE) == schedule and queued.stored.error is None and queued not in running
+            for queued in self._unanswered(sender)
+        )
 
     def withdraw_replaced(self, correction: QueuedRequest, is_new: bool) -> None:
         """Withdraw the version that a stored correction replaces.

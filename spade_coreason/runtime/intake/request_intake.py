@@ -147,10 +147,15 @@ class RequestIntake:
             if token is not None:
                 LANGUAGE.reset(token)  # the caller may be the turn of another agent, which asks this one
 
-    def receive_due(self, incoming: InboundRequest, rows: Rows) -> Commit[bool] | Refused:
+    def has_due(self, owner: str, schedule: str) -> bool:
+        """Return True if a request of a schedule of its owner (a bare JID) waits for its turn."""
+        return self._mailboxes.has_due(owner, schedule)
+
+    def receive_due(self, incoming: InboundRequest, rows: Rows, missed_at: datetime | None = None) -> Commit[bool] | Refused:
         """Receive the request of a due time, and store `rows` of its schedule in the same transaction.
 
-        Return its commit, or the refusal if a limit refuses it. Then nothing is stored or sent.
+        Return its commit, or the refusal if a limit refuses it. Then nothing is stored or sent. After `missed_at` its turn
+        does not begin.
         """
         if incoming.request_id is None:
             raise ValueError("the request of a due time has an id")
@@ -168,7 +173,8 @@ class RequestIntake:
             may_be_duplicate=False,
             also=rows,
         )
-        self._mailboxes.put(QueuedRequest(incoming, key, inbox_row, stored, time.monotonic(), may_start_early), incoming.owner)
+        queued = QueuedRequest(incoming, key, inbox_row, stored, time.monotonic(), may_start_early, missed_at=missed_at)
+        self._mailboxes.put(queued, incoming.owner)
         return stored
 
     async def wait_for_capacity(self, incoming: InboundRequest) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
+from datetime import datetime
 from typing import TypeAlias
 
 from ...domain.messages import InboundRequest, Refused
@@ -72,9 +73,9 @@ class TracedIntake(RequestIntake):
         _end_when_stored(span, stored)
         return stored
 
-    def receive_due(self, incoming: InboundRequest, rows: Rows) -> Commit[bool] | Refused:
+    def receive_due(self, incoming: InboundRequest, rows: Rows, missed_at: datetime | None = None) -> Commit[bool] | Refused:
         span, incoming = self._begin(incoming)
-        stored = super().receive_due(incoming, rows)
+        stored = super().receive_due(incoming, rows, missed_at)
         _end_when_stored(span, None if isinstance(stored, Refused) else stored)
         return stored
 

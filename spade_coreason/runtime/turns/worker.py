@@ -222,6 +222,11 @@ class RequestHandler:
             self._refuse_overdue(queued)
             return
 
+        if queued.missed_at is not None and services.clock() > queued.missed_at and not queued.is_redelivered:
+            log.info("%s: skipped a due time of %s: it waited too long for its turn", services.jid, incoming.owner)
+            self._inbox.close(queued.inbox_row)
+            return
+
         # Load
         active = mailbox.active or await self._loader.load(mailbox)
         person = active.person if not incoming.context.hops else await self._loader.load_person(active, incoming)

@@ -12,7 +12,7 @@ from xml.etree.ElementTree import fromstring
 import pytest
 
 from spade_coreason import AgentDefinition, AgentRequest, AgentTester, Peers, People, Response, Session, agent, every
-from spade_coreason.contracts import NotificationState
+from spade_coreason.contracts import Missed, NotificationState
 from spade_coreason.domain.access import AccessPolicy
 from spade_coreason.domain.channel_kinds import PERSON, ROOM
 from spade_coreason.domain.messages import InboundRequest
@@ -23,7 +23,7 @@ from spade_coreason.storage import SUSPENDED
 from spade_coreason.storage.backends.statements import DELETE_SCHEDULE, UPDATE_NOTIFICATION
 from spade_coreason.testing import Policy, Rules, RunnerTimings
 from tests.support.clock import Clock
-from tests.support.databases import SQLITE
+from tests.support.databases import SQLITE, on_both_databases
 from tests.support.errors import ExpectedErrors
 from tests.support.initiative import BOB, START, TESTER, Interruption, ScriptedAgent, scripted
 from tests.support.records import AGENT, ALICE
@@ -247,6 +247,133 @@ async def test_a_time_that_comes_once_and_was_missed_comes_late() -> None:
         await t.settled()
         assert t.unread() == ["tea"]
         assert await t.schedules() == []
+
+
+# Due times while an earlier run has not ended
+
+
+class EveryMinute:
+    """Work every minute, and answer reminders. Each run waits until it is released."""
+
+    def __init__(self) -> None:
+        self.release = asyncio.Event()
+        self.release.set()
+        self.seen: list[datetime] = []
+
+    async def _run(self, request: AgentRequest) -> None:
+        self.seen.append(datetime.fromisoformat(request.metadata["due_at"]))
+        await self.release.wait()
+
+
+class Working(EveryMinute):
+    manifest = AgentDefinition.simple("working")
+
+    async def assist(self, request: AgentRequest, session: Session, response: Response) -> None:
+        await response.markdown("heard")
+
+    @every("* * * * *")
+    async def tick(self, request: AgentRequest, session: Session, response: Response) -> None:
+        await self._run(request)
+
+
+class WorkingUnlessLate(Working):
+    @every("* * * * *", missed="skip")
+    async def tick(self, request: AgentRequest, session: Session, response: Response) -> None:
+        await self._run(request)
+
+
+class Reminding(EveryMinute):
+    manifest = AgentDefinition.simple("reminding")
+
+    async def assist(self, request: AgentRequest, session: Session, response: Response) -> None:
+        if "due_at" in request.metadata:
+            await self._run(request)
+        else:
+            await session.remind("* * * * *", "tea", missed=request.payload["query"])
+
+
+@pytest.fixture(params=["every", "reminder"])
+def make_busy(request: pytest.FixtureRequest) -> Callable[[Missed], EveryMinute]:
+    def make(missed: Missed) -> EveryMinute:
+        return Reminding() if request.param == "reminder" else Working() if missed == "once" else WorkingUnlessLate()
+
+    return make
+
+
+async def pass_minutes(harness: RunnerHarness, clock: Clock, minutes: int) -> None:
+    """Let all that is due in this time be handed over, minute by minute."""
+    for _ in range(minutes):
+        clock.advance(minutes=1)
+        harness.runner.initiative.due_times.check()
+        await harness.runner.initiative.wait_until_idle()
+
+
+@pytest.mark.parametrize("missed", ["once", "skip"])
+@on_both_databases
+async def test_of_a_schedule_whose_run_hangs_one_request_waits_at_most(
+    database_url: str, make_busy: Callable[[Missed], EveryMinute], missed: Missed
+) -> None:
+    clock, agent = Clock(START), make_busy(missed)
+    async with RunnerHarness(database_url, agent, clock=clock) as harness:
+        await harness.receive_and_wait(missed)
+        harness.runner.initiative.due_times.has_alarm = False
+        agent.release.clear()
+        await pass_minutes(harness, clock, 60)
+        assert (len(agent.seen), harness.runner.waiting_count) == (1, 1)
+        agent.release.set()
+        await harness.runner.wait_until_idle()
+        await pass_minutes(harness, clock, 1)
+        await harness.runner.wait_until_idle()
+    late = [START + timedelta(minutes=2)] if missed == "once" else []
+    assert agent.seen == [START + timedelta(minutes=1), *late, START + timedelta(minutes=61)]
+
+
+@pytest.mark.parametrize("missed", ["once", "skip"])
+@on_both_databases
+async def test_of_a_schedule_of_a_paused_agent_one_request_waits_at_most(
+    database_url: str, make_busy: Callable[[Missed], EveryMinute], missed: Missed
+) -> None:
+    clock, agent = Clock(START), make_busy(missed)
+    async with RunnerHarness(database_url, agent, clock=clock) as harness:
+        await harness.receive_and_wait(missed)
+        harness.runner.initiative.due_times.has_alarm = False
+        await harness.runner.control.pause()
+        await pass_minutes(harness, clock, 60)
+        assert (agent.seen, harness.runner.waiting_count) == ([], 1)
+        await harness.runner.control.resume()
+        await harness.runner.wait_until_idle()
+        assert agent.seen == ([START + timedelta(minutes=1)] if missed == "once" else [])
+        await pass_minutes(harness, clock, 1)
+        await harness.runner.wait_until_idle()
+        assert agent.seen[-1] == START + timedelta(minutes=61)
+
+
+@pytest.mark.parametrize("missed", ["once", "skip"])
+async def test_one_request_of_a_schedule_waits_also_over_a_restart(
+    database_url: str, make_busy: Callable[[Missed], EveryMinute], missed: Missed
+) -> None:
+    clock, agent = Clock(START), make_busy(missed)
+    harness = RunnerHarness(database_url, agent, clock=clock)
+    for number in range(3):
+        async with harness:
+            if not number:
+                await harness.receive_and_wait(missed)
+                await harness.runner.control.pause()
+            harness.runner.initiative.due_times.has_alarm = False
+            await pass_minutes(harness, clock, 10)
+            assert (agent.seen, harness.runner.waiting_count) == ([], 1)
+
+
+async def test_a_run_that_ends_a_little_late_drops_no_due_time(database_url: str) -> None:
+    clock, agent = Clock(START), WorkingUnlessLate()
+    async with RunnerHarness(database_url, agent, clock=clock) as harness:
+        harness.runner.initiative.due_times.has_alarm = False
+        agent.release.clear()
+        await pass_minutes(harness, clock, 2)
+        clock.advance(minutes=5)
+        agent.release.set()
+        await harness.runner.wait_until_idle()
+    assert agent.seen == [START + timedelta(minutes=1), START + timedelta(minutes=2)]
 
 
 # Jobs
