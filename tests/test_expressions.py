@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from spade_coreason.doors.openai.messages import digest_history
+from spade_coreason.doors.openai.messages import UserMessage, digest_history
 from spade_coreason.doors.openai.tasks import answer_task
 from tests.support.expressions import Expression, Samples, describe_excess, find_expressions, hostile_texts, measure
 
@@ -46,7 +46,7 @@ def make_samples() -> Samples:
     }
 
 
-TITLE_TASK = '### Task:\nGenerate a title, as { "title": "…" }.\n<chat_history>HISTORY</chat_history>'
+TITLE_TASK = '### Task:\nGenerate a title. JSON format: { "title": "…" }\n<chat_history>HISTORY</chat_history>'
 # The former expressions of the package that took more.
 THOUGHTS = r"<details type=\"reasoning\".*?</details>|<think>.*?</think>"
 HISTORY = r"<chat_history>(.*?)</chat_history>"
@@ -85,8 +85,8 @@ def test_an_expression_that_takes_more_is_found(pattern: str | bytes, method: st
     ("function", "pattern"),
     [
         pytest.param(lambda text: digest_history([("assistant", text)]), THOUGHTS, id="thoughts"),
-        pytest.param(lambda text: answer_task(f"### Task:\n{text}"), HISTORY, id="history"),
-        pytest.param(lambda text: answer_task(TITLE_TASK.replace("HISTORY", text)), FIRST_QUESTION, id="question"),
+        pytest.param(lambda text: answer_task(UserMessage(f"### Task:\n{text}</chat_history>")), HISTORY, id="history"),
+        pytest.param(lambda text: answer_task(UserMessage(TITLE_TASK.replace("HISTORY", text))), FIRST_QUESTION, id="question"),
     ],
 )
 def test_what_replaced_an_expression_takes_linear_time_too(function: Callable[[str], object], pattern: str) -> None:

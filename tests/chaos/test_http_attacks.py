@@ -115,7 +115,15 @@ async def _post_all(target: Target, bodies: Iterable[tuple[str, bytes, str]]) ->
 
 async def _send_beginnings(target: Target) -> None:
     """Send texts with many beginnings of what the doors look for in a text."""
-    beginnings = "<think>", '<details type="reasoning"', "### Task:\n<chat_history>", "### Task:", "<chat_history>", "&amp;"
+    beginnings = (
+        "<think>",
+        '<details type="reasoning"',
+        "### Task:\n<chat_history>",
+        "### Task:",
+        "<chat_history>",
+        "&amp;",
+        "</source>\n</context>",
+    )
     await _post_all(target, [("openai", b"", text * (_CHARACTERS // len(text))) for text in beginnings])
 
 

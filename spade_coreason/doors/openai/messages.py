@@ -28,6 +28,7 @@ MAX_FILES = 20
 """The most files in a request, as in a message of a person."""
 _THOUGHTS = {'<details type="reasoning"': "</details>", "<think>": "</think>"}
 """The beginnings and ends of thoughts, as clients write them into a message."""
+_CONTEXT_END = "</source>\n</context>"
 _DEFAULT_TYPE = "application/octet-stream"
 _SYSTEM_ROLES = frozenset({"system", "developer"})
 _OTHER_ROLES = frozenset({"tool", "function"})
@@ -45,7 +46,7 @@ class UserMessage:
     """The attachments whose data are in the request."""
     earlier: list[tuple[str, str]] = field(default_factory=list)
     """The role and the text of each earlier message of the user and of the agent."""
-    has_system_prompt: bool = False
+    system_prompt: str = ""
 
     @property
     def history_digest(self) -> bytes | None:
@@ -62,11 +63,17 @@ class UserMessage:
 
 
 def digest_history(messages: list[tuple[str, str]]) -> bytes:
-    """Return the digest of messages, each a role and a text. Spaces and thoughts in a text do not count."""
+    """Return the digest of messages, each a role and a text. Spaces, thoughts and documents in a text do not count."""
     return hashlib.sha256(b"history\0" + to_json([[role, _normalize(text)] for role, text in messages])).digest()
 
 
+def leave_out_documents(text: str) -> str:
+    """Return what a person has written. Open WebUI puts documents before it, and sends it later without them."""
+    return text.rpartition(_CONTEXT_END)[2].lstrip("\n")
+
+
 def _normalize(text: str) -> str:
+    text = leave_out_documents(text)
     # No regular expression: it would look for an end behind each of a million beginnings.
     for beginning, end in _THOUGHTS.items():
         *parts, rest = text.split(end)
@@ -109,7 +116,7 @@ def read_response(body: Mapping[str, Any]) -> UserMessage:
     question = _read_messages(
         [item for item in given if not isinstance(item, dict) or item.get("type", "message") == "message"]
     )
-    question.has_system_prompt |= bool(body.get("instructions"))
+    question.system_prompt += str(body.get("instructions") or "")
     return question
 
 
@@ -121,7 +128,7 @@ def _read_messages(messages: list[Any]) -> UserMessage:
     for message in messages:
         role = message.get("role") if isinstance(message, dict) else None
         if role in _SYSTEM_ROLES:
-            question.has_system_prompt = True
+            question.system_prompt += _text_of(message)
         elif role in ("user", "assistant"):
             if last is not None:
                 question.earlier.append((last["role"], _text_of(last)))

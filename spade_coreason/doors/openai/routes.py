@@ -28,7 +28,7 @@ from .answers import Answer, Piece, show_question
 from .chat import ChatWriter
 from .conversations import Conversations, Place, derive_request_id, read_conversation_name
 from .errors import AnswerError, find_error, not_readable, not_running, not_stored, paused, response_id
-from .messages import UserMessage, digest_body, read_body, read_chat, read_response
+from .messages import UserMessage, digest_body, leave_out_documents, read_body, read_chat, read_response
 from .responses import ResponseWriter, read_response_id
 from .streams import COMMENT, END, KEEP_ALIVE_S, encode_event, read_with_pauses
 from .tasks import answer_task
@@ -146,7 +146,7 @@ class _OpenAIDoor:
         includes_usage = isinstance(options, dict) and options.get("include_usage") is True
         request_id = self._choose_id(request, caller, agent)
         writer = ChatWriter(f"chatcmpl-{request_id.hex}", str(body["model"]), int(time.time()), includes_usage=includes_usage)
-        if (task := answer_task(question.text)) is not None:
+        if (task := answer_task(question)) is not None:
             return self._answer_task(task, writer, is_stream=body.get("stream") is True)
         name = read_conversation_name(dict(request.headers))
         asked = await self._ask(request, agent, question, request_id, digest, name=name)
@@ -162,7 +162,7 @@ class _OpenAIDoor:
         request_id = self._choose_id(request, caller, agent)
         writer = ResponseWriter(request_id, str(body["model"]), int(time.time()), previous)
         is_stream = body.get("stream") is True
-        if (task := answer_task(question.text)) is not None:
+        if (task := answer_task(question)) is not None:
             return self._answer_task(task, writer, is_stream=is_stream)
         waits = is_stream or body.get("background") is not True
         asked = await self._ask(
@@ -205,7 +205,7 @@ class _OpenAIDoor:
 
         `waits` tells that the client waits for the answer.
         """
-        if question.has_system_prompt and self._refuses_system_prompts:
+        if question.system_prompt and self._refuses_system_prompts:
             raise AnswerError(
                 400, "system prompts are refused here, since the agent has its own; send messages without one", "system_prompt"
             )
@@ -261,7 +261,7 @@ class _OpenAIDoor:
         note = ""
         answered = await agent.find_question(caller, place.target, place.question) if place.question else None
         if answered is not None and answered.is_open:
-            outcome = await agent.answer(caller, answered, question.text)
+            outcome = await agent.answer(caller, answered, leave_out_documents(question.text))
             if outcome.outcome == "unsuitable":
                 await conversations.leave(place)
                 note, answered = f"This does not fit the question: {outcome.problem}", None

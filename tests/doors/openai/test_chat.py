@@ -254,39 +254,6 @@ async def test_a_front_end_must_name_the_user(url: str) -> None:
             await ask(door, "hi", key=FRONT_END_KEY)
 
 
-TITLE = """### Task:
-Generate a concise, 3-5 word title with an emoji summarizing the chat history.
-### Output:
-JSON format: { "title": "your concise title here" }
-### Chat History:
-<chat_history>
-USER: How do I reach the agents over HTTP, and what { "tags": [] } do they need?
-ASSISTANT: With a key.
-</chat_history>"""
-
-
-@pytest.mark.parametrize(
-    ("prompt", "answer"),
-    [
-        (TITLE, {"title": "How do I reach the agents…"}),
-        ('### Task:\nGenerate 1-3 broad tags\nJSON format: { "tags": ["tag1", "tag2"] }', {"tags": ["General"]}),
-        ('### Task:\nSuggest 3-5\nJSON format: { "follow_ups": ["Question 1?"] }', {"follow_ups": []}),
-        ('### Task:\nAnalyze\n{ "queries": ["query1"] }', {"queries": []}),
-        ('### Task:\ncontinue: `{ "text": "<your_completion>" }`', {"text": ""}),
-        ("### Task:\nsomething new", {}),
-    ],
-)
-async def test_prompts_of_a_front_end_for_itself_never_reach_the_agent(
-    url: str, prompt: str, answer: dict[str, object]
-) -> None:
-    desk = Desk()
-    async with serve_agent(url, desk) as door:
-        assert json.loads(await ask(door, prompt)) == answer
-        stream = await stream_of(door, prompt)
-        assert json.loads("".join([chunk.choices[0].delta.content or "" async for chunk in stream])) == answer
-    assert desk.seen == []
-
-
 @pytest.mark.parametrize("is_stream", [False, True])
 async def test_a_question_to_the_caller_is_the_answer_and_the_next_message_answers_it(url: str, is_stream: bool) -> None:
     desk = Desk()

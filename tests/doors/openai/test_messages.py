@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from spade_coreason.doors.openai.messages import digest_history
+from spade_coreason.doors.openai.messages import UserMessage, digest_history, leave_out_documents
 from spade_coreason.doors.openai.tasks import answer_task
+from tests.doors.openai.front_ends import wrap
 
 REASONING = '<details type="reasoning" done="true">'
 
@@ -33,12 +34,28 @@ def test_thoughts_in_a_message_do_not_count(text: str, counted: str) -> None:
 @pytest.mark.parametrize(
     ("history", "title"),
     [
-        ("<chat_history>\nUSER: a\nb\n ASSISTANT: c\n</chat_history>", "a b"),
-        ("<chat_history>ASSISTANT: hi\n\n \t USER:tea</chat_history>", "tea"),
-        ("<chat_history>USER: a\nUSER: b\n</chat_history>", "a USER: b"),
-        ("<chat_history>\nUSER: tea", "New chat"),
+        ("USER: a\nb\n ASSISTANT: c\n", "a b"),
+        ("ASSISTANT: hi\n\n \t USER:tea", "tea"),
+        ("USER: a\nUSER: b\n", "a USER: b"),
+        ("USER: </chat_history>\n", "</chat_history>"),
+        ("USER: one two three four five six seven", "one two three four five six…"),
         ("", "New chat"),
     ],
 )
 def test_a_title_has_the_first_words_of_the_first_question(history: str, title: str) -> None:
-    assert answer_task(f'### Task:\nAs {{ "title": "…" }}\n{history}') == f'{{"title": "{title}"}}'
+    task = f'### Task:\nJSON format: {{ "title": "…" }}\n<chat_history>\n{history}\n</chat_history>'
+    assert answer_task(UserMessage(task)) == f'{{"title": "{title}"}}'
+
+
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        (wrap("tea?", "a", "b"), "tea?"),
+        (wrap("tea?\n\nand </context>?", "a</source>\n</context>"), "tea?\n\nand </context>?"),
+        ("</context>\ntea", "</context>\ntea"),
+        ("tea", "tea"),
+    ],
+)
+def test_documents_before_a_question_are_left_out(text: str, written: str) -> None:
+    assert leave_out_documents(text) == written
+    assert digest_history([("user", text)]) == digest_history([("user", written)])
