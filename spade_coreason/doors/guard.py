@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
+from collections.abc import Mapping
 from email.utils import formatdate
 from http import HTTPStatus
 from urllib.parse import urlsplit
@@ -32,6 +33,13 @@ _SECURITY_HEADERS = {
     b"referrer-policy": b"no-referrer",
     b"x-content-type-options": b"nosniff",
 }
+_CORS_HEADERS = {
+    b"access-control-expose-headers": (
+        b"Mcp-Session-Id, X-Request-Id, Retry-After, X-Should-Retry, Location, WWW-Authenticate, ETag"
+    ),
+    b"vary": b"Origin",
+}
+"""The headers for the page of another web site, which may read only some headers of an answer by itself."""
 FAILURE = HttpError(500, "the server failed to do this; its log has the reason")
 _STOP_S = 5.0
 _WILDCARDS = ("0.0.0.0", "::")
@@ -49,13 +57,17 @@ class RequestGuard:
         if settings.host not in _WILDCARDS:
             names.add(f"[{settings.host}]" if ":" in settings.host else settings.host.lower())
         self._hosts = frozenset(names) | LOOPBACK_NAMES
-        self._origins = frozenset({origin_of(settings.public_url), *settings.cors_origins})
+        self._cors_origins = frozenset(settings.cors_origins)
+        self._origins = self._cors_origins | {origin_of(settings.public_url)}
         self.responses: Counter[int] = Counter()
         """The answers since the start, by status."""
         self.is_stopping = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        answer = _GuardedAnswer(send, self.responses)
+        headers, origin = _SECURITY_HEADERS, dict(scope["headers"]).get(b"origin", b"")
+        if origin.decode("latin-1").lower() in self._cors_origins:
+            headers = headers | _CORS_HEADERS | {b"access-control-allow-origin": origin}
+        answer = _GuardedAnswer(send, self.responses, headers)
         try:
             await self._pass(scope, receive, answer.send)
         except HttpError as refusal:
@@ -135,9 +147,10 @@ class RequestGuard:
 class _GuardedAnswer:
     """The answer to one request, with the headers that every answer has."""
 
-    def __init__(self, send: Send, responses: Counter[int]) -> None:
+    def __init__(self, send: Send, responses: Counter[int], headers: Mapping[bytes, bytes]) -> None:
         self._send = send
         self._responses = responses
+        self._headers = headers
         self._has_begun = False
 
     async def send(self, message: Message) -> None:
@@ -147,7 +160,7 @@ class _GuardedAnswer:
             self._responses[message["status"]] += 1
             headers = list(message.get("headers", ()))
             names = {name.lower() for name, _ in headers}
-            added = [(name, value) for name, value in _SECURITY_HEADERS.items() if name not in names]
+            added = [(name, value) for name, value in self._headers.items() if name not in names]
             date = [(b"date", formatdate(usegmt=True).encode())] if b"date" not in names else []
             message = {**message, "headers": [*date, *headers, *added]}
         await self._send(message)

@@ -14,6 +14,7 @@ from spade_coreason.doors.addresses import Proxies, group_address
 from spade_coreason.doors.connections import ConnectionPools
 from spade_coreason.doors.guard import RequestGuard
 from tests.support.doors import ExampleDoor, ask, connect, request_of, serve, web_settings
+from tests.support.errors import ExpectedErrors
 
 
 @pytest.mark.parametrize(
@@ -91,6 +92,45 @@ async def test_a_browser_may_ask_only_from_a_configured_site() -> None:
     async with serve(closed):
         reply = await ask(closed, "/body", "Origin: https://chat.example.org", *preflight, method="OPTIONS", key=None)
     assert (reply.status, "access-control-allow-origin" in reply.headers) == (403, False)
+
+
+async def test_a_page_of_a_configured_site_can_read_each_error_and_its_headers(expected_errors: ExpectedErrors) -> None:
+    expected_errors("a request failed with ValueError")
+    origin = "Origin: https://chat.example.org"
+    settings = web_settings(cors_origins=["https://chat.example.org"], limits={"body_bytes": 1024, "header_bytes": 2048})
+    async with serve(settings) as server:
+        replies = [
+            await ask(settings, "/whoami", origin),
+            await ask(settings, "/whoami", origin, key=None),
+            await ask(settings, "/nothing", origin),
+            await ask(settings, "/body", origin, method="POST", body=bytes(2000)),
+            await ask(settings, "/body", origin, "Content-Encoding: gzip", method="POST", body=b"x"),
+            await ask(settings, "/whoami", origin, f"X-Large: {'x' * 3000}"),
+            await ask(settings, "/whoami", origin, host="evil.example"),
+            await ask(settings, "/fail", origin),
+        ]
+        other = await ask(settings, "/whoami", "Origin: https://evil.example")
+        plain = await ask(settings, "/whoami")
+        server.begin_stop()
+        replies.append(await ask(settings, "/whoami", origin))
+    assert [reply.status for reply in replies] == [200, 401, 404, 413, 415, 431, 421, 500, 503]
+    for reply in replies:
+        assert reply.headers["access-control-allow-origin"] == "https://chat.example.org"
+        assert reply.headers["vary"] == "Origin"
+        exposed = {name.strip().lower() for name in reply.headers["access-control-expose-headers"].split(",")}
+        assert exposed >= {"mcp-session-id", "x-request-id", "retry-after", "x-should-retry"}
+    assert not [name for reply in (other, plain) for name in reply.headers if name.startswith("access-control")]
+
+
+async def test_a_page_of_a_configured_site_can_read_that_there_are_too_many_connections() -> None:
+    settings = web_settings(cors_origins=["https://chat.example.org"], limits={"connections": 1})
+    async with serve(settings), AsyncExitStack() as stack:
+        for _ in range(2):
+            client = await stack.enter_async_context(connect(settings))
+            await client.send(request_of("/stream", "Origin: https://chat.example.org"))
+            reply = await client.read_head()
+    assert (reply.status, reply.headers["access-control-allow-origin"]) == (503, "https://chat.example.org")
+    assert reply.headers["retry-after"]
 
 
 FORWARDING = ["X-Forwarded-For: 6.6.6.6, 203.0.113.9", "X-Forwarded-Proto: https", "X-Forwarded-Host: agents.example.org"]
