@@ -49,10 +49,9 @@ class ChatWriter:
         return {"id": self._id, "object": kind, "created": self._created_at, "model": self._model}
 
 
-def describe_usage(usage: Mapping[str, int] | None) -> dict[str, int] | None:
-    """Return the tokens of an answer in OpenAI's names; None if the agent reported none."""
-    if not usage:
-        return None
+def describe_usage(usage: Mapping[str, int] | None) -> dict[str, int]:
+    """Return the tokens of an answer in OpenAI's names; zeros if the agent reported none, as clients crash without them."""
+    usage = usage or {}
     prompt, completion = usage.get("prompt_tokens", 0), usage.get("completion_tokens", 0)
     total = usage.get("total_tokens", prompt + completion)
     return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": total}

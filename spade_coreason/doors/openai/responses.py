@@ -153,10 +153,8 @@ class ResponseWriter:
         return {"type": kind, "sequence_number": number, **fields}
 
 
-def _describe_usage(usage: Mapping[str, int] | None) -> dict[str, Any] | None:
+def _describe_usage(usage: Mapping[str, int] | None) -> dict[str, Any]:
     found = describe_usage(usage)
-    if found is None:
-        return None
     return {
         "input_tokens": found["prompt_tokens"],
         "input_tokens_details": {"cached_tokens": 0},

@@ -54,9 +54,17 @@ async def test_a_chat_is_answered(url: str) -> None:
         completion = await door.client().chat.completions.create(model=MODEL, messages=said("hello"))
     [choice] = completion.choices
     assert (choice.message.content, choice.finish_reason) == ("done: hello", "stop")
-    assert completion.usage is None
+    assert completion.usage is not None
+    assert (completion.usage.prompt_tokens, completion.usage.completion_tokens, completion.usage.total_tokens) == (0, 0, 0)
     assert completion.id.startswith("chatcmpl-")
     assert desk.seen == [("website@callers.invalid", "hello")]
+
+
+async def test_the_last_chunk_has_zeros_if_the_agent_reports_no_tokens(url: str) -> None:
+    async with serve_agent(url, Desk()) as door:
+        stream = await stream_of(door, "hello", stream_options={"include_usage": True})
+        *_, last = [chunk async for chunk in stream]
+    assert (last.choices, last.usage.prompt_tokens, last.usage.total_tokens) == ([], 0, 0)
 
 
 async def test_the_client_without_await_works_too(url: str) -> None:
