@@ -56,6 +56,9 @@ async def test_an_agent_is_a_tool(url: str, mode: str) -> None:
         result = await call(client, "hello")
         assert texts_of(result) == ["done: hello"]
         assert not result.is_error
+        refused = await client.call_tool(TOOL, {"text": "hello"})
+        assert refused.is_error
+        assert "query" in texts_of(refused)[0]
 
 
 async def test_the_parts_of_an_answer_become_content(url: str, mode: str, expected_errors: ExpectedErrors) -> None:

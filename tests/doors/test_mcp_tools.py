@@ -59,6 +59,15 @@ def test_a_capability_without_inputs_takes_a_query() -> None:
     assert tool.describe().input_schema["required"] == ["query"]
 
 
+@pytest.mark.parametrize("inputs", [{}, {"properties": {"query": {"type": "string"}}}, {"type": "array"}])
+def test_what_a_tool_shows_as_required_is_required(inputs: dict[str, Any]) -> None:
+    [tool] = tools_of(("desk@a.example", [capability("chat", inputs=inputs)])).values()
+    assert tool.describe().input_schema["required"] == ["query"]
+    tool.validate({"query": "tea"})
+    with pytest.raises(ValueError, match="query"):
+        tool.validate({"other": "tea"})
+
+
 @pytest.mark.parametrize("value", ["", "  ", 5, "a\nb", "x" * 129])
 def test_a_malformed_argument_of_the_door_is_refused(value: object) -> None:
     [tool] = tools_of(("desk@a.example", [capability("chat")])).values()

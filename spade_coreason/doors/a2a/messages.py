@@ -89,29 +89,28 @@ def read_content(message: a2a_pb2.Message, manifest: AgentDefinition) -> Message
             payload["data"] = data[0] if len(data) == 1 else data
         if attachments:
             payload["attachments"] = attachments
-        capability = _read_skill(message, manifest)
+        capability = _read_skill(message, manifest, payload)
     check_payload(payload)
     return MessageContent(payload, capability, files)
 
 
-def _read_skill(message: a2a_pb2.Message, manifest: AgentDefinition) -> str | None:
-    """Return the skill that a message names. Raise InvalidParamsError if the agent has none of that name."""
+def _read_skill(message: a2a_pb2.Message, manifest: AgentDefinition, payload: Mapping[str, Any]) -> str | None:
+    """Return the skill that a message names. Raise InvalidParamsError if there is none, or the payload does not fit it."""
     if SKILL not in message.metadata:
         return None
     name = message.metadata[SKILL]
     if name not in [capability.name for capability in manifest.capabilities]:
         raise InvalidParamsError("the agent has no skill of this name; its card lists them")
+    try:
+        manifest.validate_input(name, payload)
+    except ValueError as error:
+        raise InvalidParamsError(f"the data do not fit the skill: {error}") from error
     return str(name)
 
 
 def _find_capability(message: a2a_pb2.Message, manifest: AgentDefinition, payload: Mapping[str, Any]) -> str | None:
     """Return the capability that a message names, or the first one whose schema the payload fits."""
-    named = _read_skill(message, manifest)
-    if named is not None:
-        try:
-            manifest.validate_input(named, payload)
-        except ValueError as error:
-            raise InvalidParamsError(f"the data do not fit the skill: {error}") from error
+    if (named := _read_skill(message, manifest, payload)) is not None:
         return named
     for capability in manifest.capabilities:
         if set(payload) & set(capability.inputs.get("properties", ())):

@@ -174,14 +174,13 @@ class AgentToolCall:
         check_payload(arguments.payload)
         if await self._agent.is_paused():
             raise _PausedError
-        capability = self._tool.capability
-        await check_for(self._caller.address, capability.validate_input, arguments.payload)
+        await check_for(self._caller.address, self._tool.validate, arguments.payload)
         return await self._agent.ask(
             self._caller,
             arguments.payload,
             request_id=request_id,
             thread=self._conversation,
-            metadata={"capability": capability.name},
+            metadata={"capability": self._tool.capability.name},
             waits=True,
         )
 

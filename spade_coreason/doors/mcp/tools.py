@@ -91,10 +91,7 @@ class AgentTool:
         """Return the tool as clients see it."""
         inputs = self._inputs
         added = {self.argument_names[name]: dict(schema) for name, schema in _DOOR_ARGUMENTS.items()}
-        properties = inputs.get("properties", {})
-        schema = {**inputs, "type": "object", "properties": {**properties, **added}}
-        if "query" in properties and "required" not in inputs:
-            schema["required"] = ["query"]  # most manifests leave it out
+        schema = {**inputs, "type": "object", "properties": {**inputs.get("properties", {}), **added}}
         agent = self.agent.manifest.metadata.name
         return Tool(
             name=self.name,
@@ -117,10 +114,16 @@ class AgentTool:
                 raise ValueError(f"{self.argument_names[name]} must have at most {_MAX_ID} printable characters")
         return ToolArguments(payload, **found)
 
-    @property
+    def validate(self, payload: Mapping[str, Any]) -> None:
+        """Check the arguments for the agent against the schema that clients see. Raise ValueError with the mistake."""
+        self.capability.model_copy(update={"inputs": self._inputs}).validate_input(payload)
+
+    @cached_property
     def _inputs(self) -> Mapping[str, Any]:
         inputs = self.capability.inputs
-        return inputs if inputs and inputs.get("type", "object") == "object" else _QUERY
+        inputs = inputs if inputs and inputs.get("type", "object") == "object" else _QUERY
+        is_query = "query" in inputs.get("properties", {}) and "required" not in inputs  # most manifests leave it out
+        return {**inputs, "required": ["query"]} if is_query else inputs
 
 
 def make_tools(agents: Iterable[DoorAgent]) -> dict[str, AgentTool]:
