@@ -149,6 +149,19 @@ class DoorAgent:
         is_theirs = found and found.reference == str(derive_request_key(self.jid, caller.address, request_id))
         return _describe_question(found, request_id) if found and is_theirs else None
 
+    async def find_answers(self, caller: Caller, request_ids: Iterable[UUID]) -> list[tuple[CallerQuestion, Any]]:
+        """Return the questions to the caller itself in requests of theirs that were answered, and the answers, oldest first.
+
+        An answer is a text, or the value that fits the schema of its question.
+        """
+        ids = {str(derive_request_key(self.jid, caller.address, each)): each for each in request_ids}
+        asked = await self.repository.questions.load_asked(caller.address, only_open=False, references=list(ids))
+        found = [(each, from_json(each.answer)) for each in asked if each.state == QuestionState.ANSWERED and each.answer]
+        return [
+            (_describe_question(each, ids[each.reference]), answer["text"] if answer["value"] is None else answer["value"])
+            for each, answer in found
+        ]
+
     async def waits_for_others(self, caller: Caller, request_id: UUID) -> bool:
         """Return True if a request of the caller waits for another person. A parked one that does not is about to go on."""
         key = derive_request_key(self.jid, caller.address, request_id)

@@ -356,11 +356,16 @@ class QuestionRepository:
         """Return at most `limit` questions whose ids begin with a text."""
         return await self._load(questions.c.question_id.startswith(prefix, autoescape=True), limit=limit)
 
-    async def load_asked(self, person: str, *, only_open: bool = True) -> list[StoredQuestion]:
-        """Return the questions that a person (a bare JID) was asked, oldest first."""
-        of_person = _asked(self._agent, person).where(asked_people.c.waits.is_not(True))
-        state = (questions.c.state == _OPEN,) if only_open else ()
-        return await self._load(questions.c.id.in_(of_person), *state)
+    async def load_asked(
+        self, person: str, *, only_open: bool = True, references: Sequence[str] | None = None
+    ) -> list[StoredQuestion]:
+        """Return the questions that a person (a bare JID) was asked, oldest first. `references` are the only ones, if given."""
+        conditions: list[ColumnElement[bool]] = [
+            questions.c.id.in_(_asked(self._agent, person).where(asked_people.c.waits.is_not(True)))
+        ]
+        conditions += [questions.c.state == _OPEN] if only_open else []
+        conditions += [] if references is None else [questions.c.reference.in_(references)]
+        return await self._load(*conditions)
 
     async def waits_for_others(self, key: bytes, person: str) -> bool:
         """Return True if the request with a key waits for the answer of another than a person (a bare JID)."""

@@ -98,6 +98,20 @@ class StoredTasks:
 
     async def load(self, caller: Caller, task_id: UUID, known: KnownRequest) -> a2a_pb2.Task:
         """Make the task of a request."""
+        task = await self._make(caller, task_id, known)
+        await self._add_answers(caller, [task])
+        return task
+
+    async def _add_answers(self, caller: Caller, tasks: list[a2a_pb2.Task]) -> None:
+        """Add the questions that the caller has answered, and the answers, to the histories of tasks."""
+        by_id = {UUID(task.id): task for task in tasks}
+        for asked, answer in await self._agent.find_answers(caller, by_id):
+            task = by_id[asked.request_id]
+            parts = [a2a_pb2.Part(text=answer) if isinstance(answer, str) else data_part(answer)]
+            task.history.append(make_message(asked.id, task.id, task.context_id, question_parts(asked)))
+            task.history.append(make_message(f"{asked.id}-answer", task.id, task.context_id, parts, is_user=True))
+
+    async def _make(self, caller: Caller, task_id: UUID, known: KnownRequest) -> a2a_pb2.Task:
         context_id = (self._thread_of(known, caller) or "").removeprefix(THREAD_PREFIX)
         if known.turn is not None:
             return make_answered_task(str(task_id), context_id, from_json(known.turn))
@@ -144,6 +158,8 @@ class StoredTasks:
             tasks.append(task)
             page_bytes += task.ByteSize()
             row, time = (row, _micros(task)) if answered_row is None else (answered_row, time)
+        if wanted.has_history:
+            await self._add_answers(caller, tasks)
         total = len(open_tasks) + await self._count_answered(caller, wanted)
         return TaskPage(tasks, _make_token(row, time) if has_more else "", total)
 

@@ -18,9 +18,10 @@ from a2a.utils.errors import (
     TaskNotFoundError,
     UnsupportedOperationError,
 )
-from google.protobuf.json_format import ParseDict
+from google.protobuf.json_format import MessageToDict, ParseDict
 from google.protobuf.struct_pb2 import Value
 
+from spade_coreason import AgentDefinition, AgentRequest, Response, Session
 from spade_coreason.contracts import AgentCapability
 from spade_coreason.domain.quotas import Quotas
 from spade_coreason.testing import Policy
@@ -49,6 +50,28 @@ _SUM = AgentCapability(
         "required": ["numbers"],
     },
 )
+
+
+class Interviewer:
+    """An agent that asks its caller for two things, and then for a third."""
+
+    manifest = AgentDefinition.simple("Interviewer")
+
+    async def assist(self, request: AgentRequest, session: Session, response: Response) -> None:
+        """Ask."""
+        await response.ask_person("Which colour?", choices=["red", "blue"])
+        await response.ask_person("How large?", schema={"type": "object", "properties": {"cm": {"type": "integer"}}})
+        await response.ask_person("Sure?")
+        await response.markdown("painted")
+
+
+def history_of(task: a2a_pb2.Task) -> list[str]:
+    """Return the history, each message as its role and the content of its first part."""
+    contents = [(message.role, message.parts[0]) for message in task.history]
+    return [
+        f"{'user' if role == a2a_pb2.ROLE_USER else 'agent'}: {part.text or MessageToDict(part.data)}"
+        for role, part in contents
+    ]
 
 
 @pytest.fixture
@@ -115,6 +138,9 @@ async def test_data_are_asked_of_the_capability_that_they_fit(server: A2AServer,
         request.message.message_id = "m2"
         request.message.metadata.update({"skill": "sum"})
         request.message.parts[0].data.struct_value.update({"numbers": "many"})
+        with pytest.raises(InvalidParamsError, match="numbers"):
+            await send(client, request)
+        request.message.parts[0].text = "one and two"
         with pytest.raises(InvalidParamsError, match="numbers"):
             await send(client, request)
     [seen] = desk.requests
@@ -269,6 +295,32 @@ async def test_a_task_goes_on_after_a_restart(url: str, desk: Desk) -> None:
         again = await send(client, message_of("wait a bit", "m1", context_id="trip"))
         assert text_of(again) == "done: wait a bit"
     assert len(desk.seen) == 3
+
+
+@pytest.mark.parametrize("binding", BINDINGS)
+async def test_a_task_that_asked_has_its_whole_history(url: str, binding: str) -> None:
+    async with serve_a2a(url, Interviewer()) as server, server.client(binding, streaming=False) as client:
+        task = await send(client, message_of("paint", "m1"))
+        other = await send(client, message_of("paint it too", "m0"))
+        await send(client, message_of("red", "m2", task_id=task.id))
+        asking = await send(client, message_of('{"cm": 5}', "m3", task_id=task.id))
+        assert (state_of(asking), asking.status.message.parts[0].text) == ("INPUT_REQUIRED", "Sure?")
+        asked = ["user: paint", "agent: Which colour?", "user: red", "agent: How large?"]
+        assert history_of(asking) == [*asked, 'user: {"cm": 5}']
+    async with serve_a2a(url, Interviewer()) as server, server.client(binding, streaming=False) as client:
+        expected = [*asked, "user: {'cm': 5.0}"]
+        found = await client.get_task(a2a_pb2.GetTaskRequest(id=task.id))
+        assert (state_of(found), history_of(found)) == ("INPUT_REQUIRED", expected)
+        done = await send(client, message_of("yes", "m4", task_id=task.id))
+        expected += ["agent: Sure?", "user: yes"]
+        assert (state_of(done), history_of(done)) == ("COMPLETED", expected)
+        await eventually(lambda: server.running.doors.open_count == 0)
+        assert history_of(await client.get_task(a2a_pb2.GetTaskRequest(id=task.id))) == expected
+        short = await client.get_task(a2a_pb2.GetTaskRequest(id=task.id, history_length=2))
+        assert history_of(short) == expected[-2:]
+        listed = {each.id: history_of(each) for each in (await client.list_tasks(a2a_pb2.ListTasksRequest())).tasks}
+        assert listed == {task.id: expected, other.id: ["user: paint it too"]}
+        assert len({message.message_id for message in done.history}) == 7
 
 
 @pytest.mark.parametrize("binding", BINDINGS)
