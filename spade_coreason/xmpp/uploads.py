@@ -30,6 +30,7 @@ _PROBE_NAME = "test.txt"
 _ENABLE = "enable it, or set limits.file_over_bytes to 0"
 # The only headers that a server may add to the upload; all others are ignored (XEP-0363, 4).
 _ALLOWED_HEADERS = {"authorization", "cookie", "expires"}
+_NEWLINES = str.maketrans("", "", "\r\n")
 _NO_SERVER_BEHIND = {502, 503, 504}
 
 
@@ -181,7 +182,10 @@ def _parse_slot(reply: Element) -> _UploadSlot | None:
     put, get = reply.find(f"{_TAG}slot/{_TAG}put"), reply.find(f"{_TAG}slot/{_TAG}get")
     if put is None or get is None or not is_link(put.get("url", "")) or not is_link(get.get("url", "")):
         return None
-    headers = {header.get("name", ""): (header.text or "").strip() for header in put.iterfind(f"{_TAG}header")}
+    headers = {
+        header.get("name", "").translate(_NEWLINES): (header.text or "").translate(_NEWLINES).strip()
+        for header in put.iterfind(f"{_TAG}header")
+    }
     return _UploadSlot(
         put.get("url", ""), {k: v for k, v in headers.items() if k.lower() in _ALLOWED_HEADERS}, get.get("url", "")
     )

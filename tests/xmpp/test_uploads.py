@@ -9,7 +9,7 @@ from base64 import b64encode
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from xml.etree.ElementTree import Element
+from xml.etree.ElementTree import Element, SubElement
 
 import pytest
 
@@ -114,6 +114,33 @@ async def test_a_refusal_of_the_service_is_quoted(upload_server: XmppServer) -> 
         with pytest.raises(UploadError, match="it has 200,001 bytes, and the server accepts 200,000"):
             await files.upload("a.txt", b"x" * (MAX_UPLOAD_BYTES + 1))
         assert removed
+
+
+async def test_newlines_in_the_headers_of_a_slot_are_taken_out(upload_server: XmppServer) -> None:
+    """As XEP-0363, 4 requires: a server could add headers of its choice with them."""
+    async with WebServer({"/a.txt": page(status="201 Created")}, "127.0.0.1") as web:
+
+        def add_headers(stanza: Any) -> Any:
+            for put in stanza.xml.iter("{urn:xmpp:http:upload:0}put"):
+                put.set("url", f"http://127.0.0.1:{web.port}/a.txt")
+                for name, text in (
+                    ("Author\nization", "\n Basic\r\n YQ==\n"),
+                    ("Cookie", "a=b\r\nX-Other: c"),
+                    ("X-Other", "d"),
+                ):
+                    header = SubElement(put, "{urn:xmpp:http:upload:0}header", name=name)
+                    header.text = text
+            return stanza
+
+        async with FileSession(upload_server, add_headers) as files:
+            assert await files.upload("a.txt", b"x")
+        [head] = web.requests
+    lines = head.split("\r\n")
+    assert [line for line in lines if line.startswith(("Authorization", "Cookie"))] == [
+        "Authorization: Basic YQ==",
+        "Cookie: a=bX-Other: c",
+    ]
+    assert not [line for line in lines if line.startswith("X-Other")]
 
 
 async def test_a_file_goes_to_a_web_server_with_an_authority_of_its_own(upload_server: XmppServer, tmp_path: Path) -> None:
