@@ -16,7 +16,7 @@ from http import HTTPStatus
 from typing import Any
 
 import h11
-from pydantic_core import to_json
+from pydantic_core import from_json, to_json
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn import Config
@@ -235,6 +235,15 @@ async def read_json(scope: Scope, receive: Receive, setting: str = "values") -> 
         return messages.pop() if messages else await receive()
 
     return body, receive_again
+
+
+def find_rpc_id(body: bytes) -> str | int | None:
+    """Return the id of a request of JSON-RPC; None for what is none."""
+    with suppress(ValueError):
+        match from_json(body):
+            case {"method": _, "id": str() | int() as found} if not isinstance(found, bool):
+                return found
+    return None
 
 
 def check_json(data: bytes, limits: WebLimits, setting: str = "values") -> None:

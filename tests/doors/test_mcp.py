@@ -238,6 +238,23 @@ async def test_an_unknown_tool_and_wrong_arguments_are_refused(url: str, mode: s
     assert desk.seen == []
 
 
+async def test_an_error_has_the_id_of_its_request(url: str) -> None:
+    headers = {"Authorization": f"Bearer {KEY}", "Accept": "application/json, text/event-stream"}
+    async with serve_agent(url, Desk()) as door, httpx2.AsyncClient(trust_env=False, headers=headers) as http:
+        listing: dict[str, Any] = {"jsonrpc": "2.0", "id": 3, "method": "tools/list"}
+        cases = [
+            ({}, listing, 400, 3),
+            ({"Mcp-Session-Id": "none"}, listing | {"id": "a"}, 404, "a"),
+            ({"Accept": "text/html"}, listing, 406, 3),
+            ({}, listing | {"params": 5}, 400, 3),
+            ({}, {"jsonrpc": "2.0", "id": 3}, 400, None),
+        ]
+        for added, body, status, known in cases:
+            reply = await http.post(door.url, json=body, headers=added)
+            assert (reply.status_code, reply.json()["id"]) == (status, known)
+            assert "error" in reply.json()
+
+
 async def test_a_session_is_of_the_key_that_opened_it(url: str) -> None:
     async with serve_agent(url, Desk()) as door, httpx2.AsyncClient(trust_env=False) as http:
         accept = {"Accept": "application/json, text/event-stream"}

@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from ..authentication import caller_of
 from ..doors import DoorAgent, Doors
 from ..errors import HttpError
-from ..limits import MAX_PAYLOAD_BYTES, read_json, too_long
+from ..limits import MAX_PAYLOAD_BYTES, find_rpc_id, read_json, too_long
 from ..server import DoorRoutes
 from .card import make_card
 from .handler import CALLER, REQUEST, AgentHandler
@@ -75,19 +75,20 @@ class A2ADoor:
         content_type = headers.get("content-type", "application/json")
         root = f"{scope.get('root_path', '')}{PATH}/{name}"
         path = scope["path"]
+        body, receive = await read_json(scope, receive, "a2a_values")
+        rpc = body if path == root else None
         if not content_type.partition(";")[0].strip().lower().endswith(("/json", "+json")):
-            await _refuse(ContentTypeNotSupportedError(_NO_JSON), is_rpc=path == root)(scope, receive, send)
+            await _refuse(ContentTypeNotSupportedError(_NO_JSON), rpc)(scope, receive, send)
             return
         if not headers.get("a2a-version") and not path.endswith(AGENT_CARD_WELL_KNOWN_PATH):
-            await _refuse(VersionNotSupportedError(_NO_VERSION), is_rpc=path == root)(scope, receive, send)
+            await _refuse(VersionNotSupportedError(_NO_VERSION), rpc)(scope, receive, send)
             return
-        body, receive = await read_json(scope, receive, "a2a_values")
         if len(body) > MAX_PAYLOAD_BYTES and _count_text(body) > MAX_PAYLOAD_BYTES:
             raise too_long()
         try:
             body.decode()
         except UnicodeDecodeError:  # the SDK would answer that it has failed
-            await _refuse(InvalidRequestError("the body must be JSON in UTF-8"), is_rpc=path == root)(scope, receive, send)
+            await _refuse(InvalidRequestError("the body must be JSON in UTF-8"), rpc)(scope, receive, send)
             return
         # A client of JSON-RPC posts to the address of the agent, without a slash at its end.
         await router({**scope, "root_path": root, "path": path if path != root else f"{path}/"}, receive, send)
@@ -103,9 +104,10 @@ def _count_text(body: bytes) -> int:
         return len(body)
 
 
-def _refuse(error: A2AError, *, is_rpc: bool) -> JSONResponse:
-    if is_rpc:
-        return JSONResponse(build_error_response(None, error))
+def _refuse(error: A2AError, rpc: bytes | None) -> JSONResponse:
+    """Return an error, as JSON-RPC for its request."""
+    if rpc is not None:
+        return JSONResponse(build_error_response(find_rpc_id(rpc), error))
     payload = build_rest_error_payload(error)
     if isinstance(error, ContentTypeNotSupportedError):
         payload["error"]["code"] = HTTPStatus.UNSUPPORTED_MEDIA_TYPE  # the SDK has 400; the protocol wants 415 (5.4)

@@ -9,6 +9,7 @@ import asyncio
 import logging
 import sys
 from contextlib import suppress
+from http import HTTPStatus
 from typing import Any
 
 from mcp import MCPError
@@ -27,7 +28,7 @@ from mcp_types import (
     ListToolsResult,
     PaginatedRequestParams,
 )
-from pydantic_core import from_json
+from pydantic_core import to_json
 from starlette.requests import HTTPConnection
 from starlette.types import Message, Receive, Scope, Send
 
@@ -36,7 +37,7 @@ from ..authentication import caller_of
 from ..caller import Caller
 from ..doors import Doors
 from ..errors import HttpError
-from ..limits import read_json
+from ..limits import find_rpc_id, read_json
 from .calls import AgentToolCall, ClientLostError, ToolCallLimits
 from .tools import AgentTool, make_tools
 
@@ -82,17 +83,30 @@ class AgentToolServer:
         sessions = self._managers.pop(caller.address, None) or _Sessions(self._server, caller)
         self._managers[caller.address] = sessions
         session = HTTPConnection(scope).headers.get(MCP_SESSION_ID_HEADER)
-        request_id = session, _find_id(body) if session else object()
+        found = find_rpc_id(body) if session else None
+        request_id = object() if found is None else (session, str(found))
         if request_id in sessions.open_requests.values():
             raise HttpError(400, "a request with this id is in progress in this session; give each request an id of its own")
         lost = scope["state"][_LOST] = asyncio.get_running_loop().create_future()
         # The SDK compares these with those of the request that opened the session.
         scope["user"] = AuthenticatedUser(AccessToken(token="", client_id=caller.name, scopes=[], subject=caller.address))
 
+        refusal: Message | None = None
+
         async def send_and_free(message: Message) -> None:
+            nonlocal refusal
             # The client may take the id again as soon as it has the answer.
             if "body" in message and not message.get("more_body"):
                 sessions.open_requests[lost] = None
+            if message["type"] == "http.response.start" and message["status"] >= HTTPStatus.BAD_REQUEST:
+                refusal = message
+                return
+            if refusal is not None:
+                # The SDK refuses a request before it has read its id.
+                text = message["body"].replace(b'"id":null', b'"id":' + to_json(find_rpc_id(body)), 1)
+                headers = [(name, value) for name, value in refusal["headers"] if name != b"content-length"]
+                await send({**refusal, "headers": [*headers, (b"content-length", str(len(text)).encode())]})
+                message, refusal = {**message, "body": text}, None
             await send(message)
 
         sessions.open_requests[lost] = request_id
@@ -193,12 +207,3 @@ class _Sessions:
                 await self._end.wait()
         finally:
             self._is_ready.set()
-
-
-def _find_id(body: bytes) -> object:
-    """Return the id of a request. What is none is like no other."""
-    with suppress(ValueError):
-        match from_json(body):
-            case {"method": _, "id": found}:
-                return str(found)
-    return object()

@@ -604,13 +604,28 @@ async def test_a_wrong_request_is_refused_without_a_turn(server: A2AServer, desk
 async def test_a_request_without_a_version_is_told_which_header_to_send(url: str) -> None:
     async with serve_a2a(url, Desk()) as server, server.http(headers={"A2A-Version": ""}) as http:
         params = {"message": _json_message("hello", "m1")}
-        by_rpc = (await http.post(server.url, json=_call("SendMessage", params))).json()["error"]
-        assert by_rpc["code"] == -32009
+        reply = (await http.post(server.url, json=_call("SendMessage", params))).json()
+        by_rpc = reply["error"]
+        assert (by_rpc["code"], reply["id"]) == (-32009, 1)
         by_rest = await http.post(f"{server.url}/message:send", json=params)
         assert by_rest.status_code == 400
         for error in (by_rpc, by_rest.json()["error"]):
             assert "send the header A2A-Version: 1.0" in error["message"]
         assert (await http.get(f"{server.url}/.well-known/agent-card.json")).status_code == 200
+
+
+async def test_an_error_of_json_rpc_has_the_id_that_is_known(server: A2AServer) -> None:
+    bodies: list[tuple[str, object]] = [
+        ('{"jsonrpc": "2.0", "id": "a", "method": "GetTask"}', "a"),
+        ('{"jsonrpc": "2.0", "id": true, "method": "GetTask"}', None),
+        ('{"jsonrpc": "2.0", "id": 5', None),
+        ('[{"jsonrpc": "2.0", "id": 5, "method": "GetTask"}]', None),
+    ]
+    for headers in ({"A2A-Version": ""}, {"Content-Type": "text/plain"}, {"A2A-Version": "9"}):
+        async with server.http(headers=headers) as http:
+            for body, known in bodies:
+                reply = (await http.post(server.url, content=body)).json()
+                assert (set(reply), reply["id"]) == ({"jsonrpc", "id", "error"}, known)
 
 
 def _json_message(text: str, ident: str, **fields: Any) -> dict[str, Any]:
