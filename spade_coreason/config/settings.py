@@ -140,7 +140,8 @@ class StorageSettings(Section):
     memory_dir: ProjectPath = Path("data/memory")
     """The directory of the interaction memories: a JSON file and a journal for each agent. Default: `memory` in `data_dir`.
 
-    With PostgreSQL they are in the database. Files in this directory move there at the start, and are then renamed.
+    With PostgreSQL they are in the database. Files in this directory move there at the start, and are then deleted; those of
+    spade_llm are renamed.
     """
     durability: Literal["full", "normal"] = "full"
     """The failures that stored data survives. Stored data are acknowledged messages, answers, and what was remembered for them.
