@@ -10,7 +10,7 @@
     if (question && document.getElementById(question)) location.replace(`#${question}`);
   });
   const common = new Set(
-    ("a about am an and any are as at be by can could did do does doing done for from get had has have how i i'd i'm if in into is it "
+    ("a about am an and any are as at be by can could did do does done for from get had has have how i i'd i'm if in into is it "
       + "its it's just like me my no not of on or our should so than that the their them there they this to us via was we were what "
       + "when where which while who why will with would you your").split(" "));
   // These are on nearly every page. They count only in a query of nothing else.

@@ -355,7 +355,7 @@ QUESTIONS = {
     "dollars a user costs": {"questions/#how-many-dollars"},
     "use Claude or Gemini": {"questions/#which-language-models"},
     "run my LangGraph graph as an agent": {"questions/#how-do-i-run-my-langgraph", "how-to/coming-from-langgraph/"},
-    "long-term memory across conversations for a user": {"questions/#how-does-an-agent-remember-a-user"},
+    "long-term memory across conversations for a user": {"questions/#how-does-an-agent-remember-a-customer"},
     "supervisor that delegates": {"questions/#can-a-supervisor", "how-to/coming-from-langgraph/#a-supervisor"},
     "stop two agents talking endlessly": {"questions/#how-do-i-stop-two-agents"},
     "evaluate answers after changing a prompt": {"questions/#how-do-i-evaluate"},
@@ -403,7 +403,12 @@ QUESTIONS = {
     "what is an agent doing now": {"questions/#what-is-an-agent-doing-now", "reference/operations/#status"},
     "run two workers": {"how-to/workers/", "questions/#can-i-run-two-platforms"},
     "picture to the model": {"how-to/language-models/#show-pictures", "questions/#can-i-send-an-image"},
-    "Does it work with Open WebUI?": {"how-to/doors/", "how-to/openai/", "how-to/open-webui/"},
+    "Does it work with Open WebUI?": {
+        "questions/#can-i-chat-in-the-browser",
+        "how-to/doors/",
+        "how-to/openai/",
+        "how-to/open-webui/",
+    },
     "A2A": {"how-to/doors/", "how-to/a2a/", "how-to/a2a-peers/"},
     "Can another framework's agent call mine over A2A?": {"how-to/doors/", "how-to/a2a/"},
     "How do I reach it over HTTP?": {"how-to/doors/", "questions/#can-a-webhook"},
@@ -437,6 +442,21 @@ QUESTIONS = {
     "port in use": {"how-to/doors/", "questions/#the-port-is-in-use"},
     "model_not_found": {"how-to/openai/", "questions/#why-does-a-client-get-model_not_found"},
     "PeerTimeoutError": {"tutorial/4-agents-ask-agents/", "how-to/testing-agents/#problems"},
+    "web interface": {"questions/#can-i-chat-in-the-browser"},
+}
+# Questions whose right page is the first result.
+FIRST = {
+    "what is it doing now": "questions/#what-is-an-agent-doing-now",
+    "import old data": "questions/#can-i-import-old-data",
+    "never forgets a customer": "questions/#how-does-an-agent-remember-a-customer",
+    "another language than Python": "questions/#can-i-use-another-language-than-python",
+    "leaking secrets": "questions/#how-do-i-keep-an-agent-from-leaking-secrets",
+    "redact secrets": "questions/#how-do-i-keep-an-agent-from-leaking-secrets",
+    "one conversation on phone and in Open WebUI": "questions/#can-i-continue-one-conversation-on-my-phone",
+    "human in the loop": "questions/#how-must-a-human-approve",
+    "open telemetry": "questions/#how-do-i-trace",
+    "whatsapp": "questions/#does-it-connect-to-whatsapp",
+    "route to one of three agents": "questions/#how-do-i-route-a-request-to-one-of-three-agents",
 }
 
 
@@ -493,13 +513,16 @@ def test_no_page_scrolls_sideways_on_a_phone_and_no_code_is_cut_on_a_laptop(site
 
 
 def test_the_search_answers_questions_of_users(site: Path, tmp_path: Path) -> None:
-    found = run_in_browser(site, tmp_path, _SEARCH_SCRIPT.replace("QUESTIONS", json.dumps(list(QUESTIONS))))
+    found = run_in_browser(site, tmp_path, _SEARCH_SCRIPT.replace("QUESTIONS", json.dumps([*QUESTIONS, *FIRST])))
     missed = {}
     for question, expected in QUESTIONS.items():
         first = [place.removeprefix("/") for place in found[question]][:4]
         if not any(place.startswith(page) for place in first for page in expected):
             missed[question] = first
     assert missed == {}
+    assert {
+        question: found[question][:1] for question, page in FIRST.items() if not found[question][0].startswith(f"/{page}")
+    } == {}
     assert not any(place.removeprefix("/") == "questions/" for places in found.values() for place in places)
 
 
