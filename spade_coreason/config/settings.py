@@ -521,7 +521,7 @@ class ApprovalSettings(Section):
     timeout_h: Annotated[float, NotBool, Field(ge=1 / 60, le=_MAX_APPROVAL_H)] = (
         _POLICY.approvals.timeout.total_seconds() / 3600
     )
-    """Hours that an approval waits, at most 168. Then the call is not run."""
+    """Hours that an approval waits, from a minute to a week. Then the call is not run."""
     per_requester: Count = _POLICY.approvals.per_requester
     """The open questions and approvals of one requester that a person is asked at once, if others have asked within a week.
     Further ones wait for a place, in their order.

@@ -18,6 +18,7 @@ from ..domain.avatar import read_avatar
 from ..domain.environment.installation import install_hint
 from ..domain.environment.loopback import is_loopback
 from ..domain.jid import bare_jid, jid_domain, local_part
+from ..domain.texts.enumeration import join_names
 from .environment import KeyPath, format_key
 from .mistakes import MESSAGES
 from .settings import AccessSettings, AgentSettings, QuotaSettings, Settings, WebSettings, find_section, section_keys
@@ -88,7 +89,7 @@ def _value_at(raw: Any, path: KeyPath) -> Any:
 def _unknown_choice(choices: list[str], value: Any, path: KeyPath) -> str:
     near = difflib.get_close_matches(str(value).lower(), choices, n=1)
     hint = f'; did you mean "{near[0]}"?' if near else ""
-    return f"must be {', '.join(choices[:-1])} or {choices[-1]}{_format_given(value, path)}{hint}"
+    return f"must be {join_names(choices, 'or')}{_format_given(value, path)}{hint}"
 
 
 def _unknown_key(path: KeyPath) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..domain.texts.enumeration import join_names
 from ..exceptions import ConfigError, StoreError
 from ..memory import AgentInteractionMemory
 from ..storage import COMPACTION_VARIABLE, INTERNAL_VARIABLES, CompactionState
@@ -87,7 +88,7 @@ async def show_memory(call: Call, arguments: OfConversation) -> RememberedConver
     if not having:
         raise ConfigError("conversation", f'no memory of the conversation "{name}"; `memory list` shows them all')
     if len(having) > 1:
-        raise ConfigError("agent", f"is missing: {' and '.join(having)} have a memory of this conversation; name one")
+        raise ConfigError("agent", f"is missing: {join_names(having)} have a memory of this conversation; name one")
     return RememberedConversation(having[0], name, found[having[0]])
 
 

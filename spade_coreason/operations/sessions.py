@@ -10,6 +10,7 @@ from pydantic import Field
 
 from ..contracts.base import format_rfc3339
 from ..domain.history import parse_interactions
+from ..domain.texts.enumeration import join_names
 from ..exceptions import ConfigError
 from ..memory import ErasureReport, erase_conversation, erase_person, export_person
 from ..storage import StoredConversation
@@ -195,7 +196,7 @@ async def find_conversation(host: OperationHost, agent: str | None, conversation
     if not found:
         raise ConfigError("conversation", f'there is no conversation "{conversation}"; `sessions list` shows them all')
     if len(found) > 1:
-        names = " and ".join(jid for jid, _ in found)
+        names = join_names(jid for jid, _ in found)
         raise ConfigError("agent", f"is missing; {names} have a conversation with this id; name one")
     return found[0]
 

@@ -19,6 +19,7 @@ from tests.support.wait import TIMEOUT_S
 
 STOPPED = "Stopping: answers in progress are finished first. Press Ctrl-C again to stop at once.\nStopped.\n"
 ECHO = "spade_coreason.agents.echo:EchoAgent"
+NOTES = "spade_coreason.agents.notes:NotesAgent"
 WEATHER = """
 from spade_coreason import agent
 
@@ -52,14 +53,14 @@ def test_several_agents_run_together(tmp_path: Path, server_env: dict[str, str])
     (tmp_path / "weather.py").write_text(WEATHER)
     (tmp_path / "moody.py").write_text(MOODY_AGENT_SOURCE)
     until = r'"Hello" --data own\n'
-    command = ("run", "weather:weather", "moody:MoodyAgent", "--data", "own")
+    command = ("run", "weather:weather", "moody:MoodyAgent", NOTES, "--data", "own")
     with run_in_background(*command, cwd=tmp_path, env=server_env, until=until) as run:
-        assert run.output.startswith("weather@localhost and moody@localhost are online (")
+        assert run.output.startswith("weather@localhost, moody@localhost and notes@localhost are online (")
         assert "Ask one of them from another terminal:\n  spade-coreason ask weather@localhost " in run.output
         assert run.run_command("ask", "weather", "Berlin", "--data", "own").stdout == "It is sunny in **Berlin**.\n"
         assert run.run_command("ask", "moody", "hello", "--data", "own").returncode == 0
         refused = run.run_command("run", "weather:weather", ECHO, "--data", "own")
-        together = f"spade-coreason run weather:weather moody:MoodyAgent {ECHO} --data own"
+        together = f"spade-coreason run weather:weather moody:MoodyAgent {NOTES} {ECHO} --data own"
         assert refused.returncode == 2
         assert f"in use by process {run.process.pid}; stop it, and run all agents together: {together};" in refused.stderr
 

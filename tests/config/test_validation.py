@@ -64,6 +64,8 @@ MISTAKES = [
     ("conversation: {max_interactions: many}", 'conversation.max_interactions: must be a whole number, not "many"'),
     ("conversation: {job_timeout_s: 0}", "conversation.job_timeout_s: must be more than 0, not 0"),
     ("job_timeout_s: 60", 'job_timeout_s: unknown key here; did you mean "conversation.job_timeout_s"?'),
+    ("approvals: {timeout_h: 0.01}", "approvals.timeout_h: must be at least 0.0166667, not 0.01"),
+    ("approvals: {timeout_h: 169}", "approvals.timeout_h: must be at most 168, not 169"),
     ("notifications: {per_day: 0}", "notifications.per_day: must be at least 1, not 0"),
     (
         "notifications: {quiet: 22-7}",

@@ -9,6 +9,7 @@ import re
 import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cache
 from pathlib import Path
 from types import NoneType, UnionType
@@ -205,8 +206,14 @@ def _limits(metadata: tuple[Any, ...]) -> str:
     if "gt" in limits:
         limits.pop("ge", None)
     if {"ge", "le"} <= limits.keys():
-        return f", {limits['ge']} to {limits['le']}"
+        return f", {_format_limit(limits['ge'])} to {_format_limit(limits['le'])}"
     return "".join(f", {_SIGNS[sign]} {limit:,}" for sign, limit in limits.items())
+
+
+def _format_limit(limit: float) -> str:
+    """Format a whole or short number as it is, and a long one as a fraction, such as 1/60."""
+    text = f"{limit:n}"
+    return text if len(text) < 8 else str(Fraction(limit).limit_denominator(1000))
 
 
 def _yaml_value(value: Any) -> str:

@@ -61,6 +61,7 @@ def test_a_setting_has_its_type_its_default_and_its_text() -> None:
 
     collect(read_settings())
     assert keys["server.port"].kind == "whole number, 1 to 65535 or `null`"
+    assert keys["approvals.timeout_h"].kind == "number, 1/60 to 168"
     assert keys["server.mode"].kind == "`auto`, `embedded`, `prosody` or `external`"
     assert keys["conversation.assist_timeout_s"].kind == "number, more than 0"
     assert (keys["limits.queue"].kind, keys["limits.queue"].default) == ("whole number, at least 1", 1000)

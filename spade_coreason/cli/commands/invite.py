@@ -14,6 +14,7 @@ from ...config import read_run_file
 from ...domain.callers import refuse_caller
 from ...domain.environment.loopback import is_loopback
 from ...domain.jid import bare_jid, jid_domain, local_part, parse_jid
+from ...domain.texts.enumeration import join_names
 from ...domain.texts.xmpp_uri import format_contact_uri
 from ...exceptions import ConfigError
 from ...operations.host import describe_agents
@@ -111,7 +112,7 @@ def _resolve_agent(agent: str, known: Sequence[str]) -> str:
     if len(found) == 1:
         return found[0]
     if found:
-        raise ConfigError("AGENT", f'"{agent}" may be {" or ".join(found)}; write the whole JID')
+        raise ConfigError("AGENT", f'"{agent}" may be {join_names(found, "or")}; write the whole JID')
     names = {name: jid for jid in known for name in (local_part(jid), jid)}
     hint = "".join(f"did you mean {names[match]}? " for match in difflib.get_close_matches(agent.lower(), names, 1))
     raise ConfigError("AGENT", f'there is no agent "{agent}"; {hint}{describe_agents(known)}')

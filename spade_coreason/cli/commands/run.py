@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import yaml
 
+from ...domain.texts.enumeration import join_names
 from ...exceptions import ConfigError, CoReasonError, DataDirectoryInUseError, LoginError
 from ..account import PASSWORD_VARIABLE, data_option, read_password
 from ..context import PROGRAM, define_command as define
@@ -184,7 +185,7 @@ def _describe_running(error: DataDirectoryInUseError, specs: tuple[str, ...], da
         place = [] if data is None else ["--data", str(data)]
         remedy = f"stop it, and run all agents together: {PROGRAM} run {shlex.join([*together, *place])}"
     else:
-        remedy = f"add {' and '.join(specs)} to `agents` in {running.configuration}, and restart the platform"
+        remedy = f"add {join_names(specs)} to `agents` in {running.configuration}, and restart the platform"
     return f"{error.directory}: in use by {owner}; {remedy}; or name another directory (--data DIR)"
 
 
@@ -207,7 +208,7 @@ def _parse_option(pair: str) -> tuple[str, Any]:
 
 def _read_password(jids: list[str], values: dict[str, Any]) -> str:
     variable = values["password_env"]
-    names = " and ".join(jids)
+    names = join_names(jids)
     if variable is None:
         return read_password(names, values["password_file"])
     if values["password_file"] is not None:
@@ -224,7 +225,7 @@ def _print_started(platform: Platform, data: Path | None, server_options: str) -
     if platform.server is not None:
         where = f"{platform.server.kind} server, {platform.server.host}:{platform.server.port}"
     are_online, it = ("is online", "it") if len(jids) == 1 else ("are online", "one of them")
-    print_line(f"{' and '.join(jids)} {are_online} ({where}).")
+    print_line(f"{join_names(jids)} {are_online} ({where}).")
     print_line(f"Ask {it} from another terminal:")
     account = "" if platform.server is not None else f" --jid YOU@DOMAIN{server_options}"
     place = f" --data {shlex.quote(str(data))}" if data is not None else ""
