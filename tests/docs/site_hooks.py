@@ -16,6 +16,9 @@ from typing import Any
 
 _ROOT = Path(__file__).parents[2]
 _LINK = re.compile(r"(?<!!)\[([^\[\]]*(?:\[[^\[\]]*\][^\[\]]*)*)\]\(([^()\s#:]+)(#[^()\s]*)?\)")
+_CELL = re.compile(r"<(t[dh])\b[^>]*>.*?</\1>", re.S)
+_CODE = re.compile(r"(<code>)([^<]{12,})(?=</code>)")
+_PART_OF_A_NAME = re.compile(r"(?<=[_./:])(?=\w)|(?<=[a-z])(?=[A-Z])")
 _FENCE = re.compile(r"^( *)```.*?^\1```$", re.M | re.S)
 _SEARCH_BOOSTS = {
     "questions.md": 3,
@@ -85,6 +88,15 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
         parts += [_LINK.sub(replace, markdown[end : fence.start()]), fence[0]]
         end = fence.end()
     return "".join([*parts, _LINK.sub(replace, markdown[end:])])
+
+
+def on_post_page(output: str, page: Any, config: Any) -> str:
+    """Let long names in tables break between their parts. The search reads the page without that."""
+
+    def mark(cell: re.Match[str]) -> str:
+        return _CODE.sub(lambda code: code[1] + _PART_OF_A_NAME.sub("<wbr>", code[2]), cell[0])
+
+    return _CELL.sub(mark, output)
 
 
 def on_post_build(config: Any) -> None:

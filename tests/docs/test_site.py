@@ -22,6 +22,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+import yaml
 
 from tests.docs.pages import DOCS, ROOT
 from tests.docs.site_hooks import example_pages, repository_url
@@ -114,6 +115,19 @@ def test_a_link_to_a_section_that_is_not_there_stops_the_build_of_make(tmp_path:
     assert "Aborted with 1 warnings" in done.stdout + done.stderr
 
 
+def test_the_guides_stand_in_groups_that_a_reader_can_take_in() -> None:
+    settings = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    [nav] = re.findall(r"^nav:\n.*", settings, re.M | re.S)
+    [guides] = [
+        next(iter(part.values())) for part in yaml.safe_load(nav)["nav"] if isinstance(part, dict) and "How-to guides" in part
+    ]
+    groups = {name: pages for group in guides for name, pages in group.items()}
+    assert max(map(len, groups.values())) <= 8
+    assert {f"how-to/{page}.md" for page in ("doors", "openai", "a2a", "a2a-peers", "mcp-server", "webhooks")} == set(
+        groups["HTTP"]
+    )
+
+
 def test_each_page_of_the_documentation_is_built(site: Path) -> None:
     sources = {str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md")}
     sources |= {place.replace("/index.md", ".md") for place in example_pages()}
@@ -189,6 +203,17 @@ def test_the_python_api_has_each_public_method(site: Path) -> None:
 
 
 _WIDTHS_SCRIPT = """
+const brokenWords = (cell) => {
+  const texts = cell.ownerDocument.createTreeWalker(cell, NodeFilter.SHOW_TEXT), range = cell.ownerDocument.createRange();
+  const isBroken = (word) => {
+    range.setStart(texts.currentNode, word.index);
+    range.setEnd(texts.currentNode, word.index + word[0].length);
+    return new Set([...range.getClientRects()].filter((box) => box.width).map((box) => Math.round(box.top))).size > 1;
+  };
+  const broken = [];
+  while (texts.nextNode()) broken.push(...[...texts.currentNode.data.matchAll(/[\\p{L}\\p{N}_]+/gu)].filter(isBroken));
+  return broken;
+};
 const widths = {};
 for (const address of ADDRESSES) {
   const frame = document.createElement("iframe");
@@ -201,6 +226,7 @@ for (const address of ADDRESSES) {
   frame.style.width = "1280px";
   const blocks = [...frame.contentDocument.querySelectorAll("pre > code")];
   excess.code = Math.max(0, ...blocks.map((code) => code.scrollWidth - code.clientWidth));
+  excess.broken = [...frame.contentDocument.querySelectorAll(".md-typeset table :is(td, th)")].flatMap(brokenWords).length;
   widths[address] = excess;
   frame.remove();
 }
@@ -505,7 +531,9 @@ def run_in_browser(site: Path, profile: Path, script: str) -> Any:
             browser.wait(TIMEOUT_S)
 
 
-def test_no_page_scrolls_sideways_on_a_phone_and_no_code_is_cut_on_a_laptop(site: Path, tmp_path: Path) -> None:
+def test_no_page_scrolls_sideways_on_a_phone_and_no_code_or_word_of_a_table_is_cut_on_a_laptop(
+    site: Path, tmp_path: Path
+) -> None:
     addresses = [f"/{path.parent.relative_to(site)}/" for path in pages(site) if path.name == "index.html"]
     widths = run_in_browser(site, tmp_path, _WIDTHS_SCRIPT.replace("ADDRESSES", json.dumps(addresses)))
     assert len(widths) == len(addresses)
