@@ -743,9 +743,10 @@ class AgentTester:
     ) -> list[str]:
         """Send a text as a person, wait for the end of its turn, and return the texts of the reply.
 
-        They have the marks of a chat (XEP-0393): `**bold**` of the agent's Markdown is `*bold*`. The list is empty if the agent sends no text. If the agent asks a person, it has what was said so far; the rest is
-        unread once they have answered. Notifications, reminders and results of jobs are no reply: they stay unread. Raise
-        TimeoutError after `timeout` seconds.
+        They have the marks of a chat (XEP-0393): `**bold**` of the agent's Markdown is `*bold*`. The list is empty if the
+        agent sends no text. If the agent asks a person, it has what was said so far; the rest is unread once they have
+        answered. Notifications, reminders and results of jobs are no reply: they stay unread. Raise TimeoutError after
+        `timeout` seconds.
         """
         person, to = self._local_user(user), to or self.jid
         if (request := read_text(text, person.full_jid, str(uuid4()), thread)) is not None:

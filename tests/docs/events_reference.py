@@ -77,7 +77,8 @@ EVENTS: list[tuple[str, TurnEvent]] = [
         StreamAborted(_STREAM_ID, "a second look", "It is cold."),
     ),
     (
-        "The events that follow are the whole stored reply to a request that was sent again. Events before it do not count.",
+        "The events that follow are the whole reply, and events before it do not count. You get it before the stored reply to a"
+        " request that was sent again, and when a turn runs again because the database could not store its end.",
         Repeated(),
     ),
     (

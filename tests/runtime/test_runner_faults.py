@@ -532,7 +532,7 @@ async def test_a_request_that_waits_for_the_database_does_not_run_after_its_pers
     database_url: str, moment: str, expected_errors: ExpectedErrors
 ) -> None:
     expected_errors("cannot store a request of alice@localhost: the disk is full")
-    async with run_harness(database_url, timings=RunnerTimings(retry_s=0.05)) as harness:
+    async with run_harness(database_url) as harness:
         inbox, control = harness.store.inbox, harness.runner.control
         if moment == "while it waits":
             inbox.fails_to_finish = True
