@@ -35,6 +35,8 @@ from tests.support.long_forms import short_and_long_in_release
 from tests.support.model_server import ModelServer
 from tests.support.program import clean_environment, run_in_background
 from tests.support.records import new_conversation, store_turn
+from tests.support.servers import prosody as prosody_server
+from tests.support.servers.requirements import require
 from tests.support.stored_initiative import NOTIFICATION, SCHEDULE, store_initiative
 from tests.support.stored_questions import APPROVAL, store_approval
 from tests.support.wait import TIMEOUT_S
@@ -110,7 +112,9 @@ class Project:
         agents = [{"jid": AGENT, "agent": "spade_coreason.agents.notes:NotesAgent"}]
         knowledge = {"embedder": "openai", "url": self.url, "model": "m"}
         access = {"operators": [BOB]}  # he may decide the approval that waits
-        settings = {"agents": agents, "access": access, "knowledge": knowledge, "data_dir": str(self.data)}
+        # On the embedded server no one may decide an approval, and the start tells that.
+        settings = {"server": {"mode": "prosody"}, "agents": agents, "access": access, "knowledge": knowledge}
+        settings["data_dir"] = str(self.data)
         self.configuration.write_text(json.dumps(settings))
 
     def copy(self, directory: Path, url: str = "") -> Project:
@@ -350,11 +354,13 @@ async def test_a_kill_during_an_operation_on_stored_data_leaves_nothing_half_don
         await check_and_finish(killed, name, before, after)
 
 
+@pytest.mark.servers
 @pytest.mark.parametrize("name", WITH_A_PLATFORM)
 @short_and_long_in_release("OPERATION_KILLS", 1, 3)
 async def test_a_kill_of_the_platform_during_an_operation_leaves_nothing_half_done(
     project: Project, name: str, count: int, tmp_path: Path
 ) -> None:
+    require("Prosody", prosody_server.installed())
     operation, arguments = OPERATIONS[name], OPERATIONS[name].read_arguments(CASES[name].arguments(project))
     before = after = await prepare_project(project, name)
     calls = 3000

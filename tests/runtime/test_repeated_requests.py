@@ -300,13 +300,13 @@ async def test_a_request_that_was_refused_is_decided_on_anew() -> None:
     counter, counted = counting()
     clock, rules = Clock(), replace(Policy().rules, max_interactions=1)
     async with AgentTester(counted, policy=Policy(rules=rules), clock=clock) as t:
-        await t.ask(ask_for("one"))
+        await t.ask(ask_for("one"), thread="x")
         request = ask_for("two")
         for _ in range(2):
             with pytest.raises(PeerRefusedError):
-                await t.ask(request)
+                await t.ask(request, thread="x")
         clock.advance(hours=1)
-        assert (await t.ask(request)).text.startswith("run 2")
+        assert (await t.ask(request, thread="x")).text.startswith("run 2")
         assert counter.runs == 2
 
 
