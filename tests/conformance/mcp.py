@@ -282,7 +282,7 @@ def _make_lines(versions: list[str], released: dict[str, str], previewed: dict[s
     yield f"The preview {versions[1]} of the suite has the requirements of this revision (`--requirements {REVISION}`)."
     offered = {name: result for name, (_, result) in previewed.items() if not _find_reason(name)}
     yield from _make_table(offered, PREVIEW_FAILURES)
-    yield "These scenarios are for what a server may leave out. The suite runs them, and they fail:"
+    yield "These scenarios are for what a server may leave out. The suite runs them too, and they fail:"
     yield from _make_list([name for name, (is_failed, _) in previewed.items() if _find_reason(name) and is_failed], end=False)
     if others := [name for name, (is_failed, _) in previewed.items() if _find_reason(name) and not is_failed]:
         names = ", ".join(f"`{name}`" for name in others)
