@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.test_imports import LAYERS
+
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "spade_coreason"
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
@@ -34,13 +36,40 @@ def test_what_is_left_out_of_the_tests_is_listed() -> None:
     assert marked == set(re.findall(r"`(tests/[\w/]+\.py)`", listed))
 
 
-def test_the_tree_has_a_line_for_every_package() -> None:
+def test_the_tree_has_a_line_for_every_package_and_no_other() -> None:
     tree = re.findall(r"^```\n(spade_coreason/\n.*?)^```", CONTRIBUTING, re.MULTILINE | re.DOTALL)[0]
-    lines = set(re.findall(r"^ {2,6}([a-z0-9_]+)/ {2,}\S", tree, re.MULTILINE))
-    packages = {path.parent.name for path in PACKAGE.glob("*/**/__init__.py") if "agents" not in path.parts}
-    assert packages - {"versions"} <= lines | {"commands", "chat", "demo"}
-    modules = {path.name for path in PACKAGE.glob("*.py")} - {"__main__.py", "_version.py"}
-    assert all(f"  {module} " in tree for module in modules)
+    places, above = set(), list[str]()
+    for indent, name in re.findall(r"^( *)([\w.]+)/?(?= {2,}\S|$)", tree.replace("/\n", "\n"), re.MULTILINE):
+        above = [*above[: len(indent) // 2], name]
+        places.add("/".join(above))
+    packages = {path.parent.relative_to(ROOT) for path in PACKAGE.rglob("__init__.py") if "agents" not in path.parts}
+    modules = {path.relative_to(ROOT) for path in PACKAGE.glob("*.py")} - {PACKAGE.relative_to(ROOT) / "__main__.py"}
+    listed = {place for place in places if place.startswith("spade_coreason/")}
+    needed = {str(place) for place in packages | modules} - {"spade_coreason", "spade_coreason/_version.py"}
+    assert needed - {"spade_coreason/storage/migrations/versions"} <= listed
+    assert not [place for place in listed if not (ROOT / place).exists()]
+
+
+def test_it_begins_with_where_things_are() -> None:
+    assert re.findall(r"^## (.*)", CONTRIBUTING, re.MULTILINE)[:2] == ["Where things are", "Where a change is made"]
+
+
+def test_the_chain_of_packages_is_that_of_the_imports() -> None:
+    chain = re.findall(r"^    (_version .*(?:\n     .*)*)", CONTRIBUTING, re.MULTILINE)[0]
+    assert [set(layer.split()) for layer in chain.split("←")] == LAYERS
+
+
+def test_the_diagram_has_each_package_and_its_arrows_go_downwards() -> None:
+    page = (ROOT / "docs" / "explanation" / "architecture.md").read_text(encoding="utf-8")
+    diagram = page.partition("```mermaid\n")[2].partition("```")[0]
+    boxes = set(re.findall(r"<b>(\w+)</b>", diagram))
+    layers = {name: number for number, names in enumerate(LAYERS) for name in names}
+    assert boxes == layers.keys() - {"_version", "__main__"}
+    arrows = re.findall(r"^ *([\w &]+) --> ([\w &]+)$", diagram, re.MULTILINE)
+    assert arrows
+    for upper, lower in arrows:
+        highest = max(layers[name] for name in lower.split(" & "))
+        assert all(layers[name] > highest for name in upper.split(" & ")), (upper, lower)
 
 
 def test_the_glossary_fixes_the_words_of_the_project() -> None:
