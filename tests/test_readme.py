@@ -1,18 +1,19 @@
-"""The blocks of the README run, each make target exists, and its sentences are short."""
+"""The blocks of the README run, its promises have tests, each make target exists, and it is short."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
 import subprocess
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from tests.docs.pages import Page, PageRun, read_page
-from tests.docs.setups import own_prosody
+from tests.docs.pages import Page, PageRun, check_reference, read_page
 from tests.support.servers import prosody as prosody_server
 from tests.support.servers.clients import StockClient
 from tests.support.servers.requirements import require
@@ -20,52 +21,74 @@ from tests.support.servers.requirements import require
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
 PAGE = read_page(ROOT / "README.md")
-MAX_LINES = 150
+MAX_LINES = 130
+MAX_LINKS = 12
 MAX_WORDS = 35
 
 
-def split_at_own_server() -> tuple[Page, Page]:
-    """Return the README as two pages: what runs on a local server, and what runs on a server of one's own."""
-    first_line = TEXT.partition("\n## Your own server\n")[0].count("\n") + 1
-    before = tuple(block for block in PAGE.blocks if block.line < first_line)
-    after = tuple(block for block in PAGE.blocks if block.line > first_line)
-    assert before
-    assert after
-    return replace(PAGE, blocks=before), replace(PAGE, blocks=after)
+def split_at_configuration() -> tuple[Page, Page]:
+    """Return the README as two pages: the agent and its test, which need Python alone, and what runs on Prosody."""
+    [number] = [number for number, block in enumerate(PAGE.blocks) if block.title == "shop.yaml"]
+    [agent] = [block for block in PAGE.blocks if block.title == "shop.py"]
+    return replace(PAGE, blocks=PAGE.blocks[:number]), replace(PAGE, blocks=(agent, *PAGE.blocks[number:]))
+
+
+def test_the_agent_passes_its_test_without_a_server(tmp_path: Path) -> None:
+    alone, _ = split_at_configuration()
+    assert [block.title for block in alone.blocks] == ["shop.py", "test_shop.py", None]
+    PageRun(alone, tmp_path).run()
 
 
 @pytest.mark.servers
 @pytest.mark.timeout(600)
-def test_every_block_runs(tmp_path: Path) -> None:
+def test_the_call_runs_once_when_it_is_approved_after_a_kill(tmp_path: Path) -> None:
     require("Prosody", prosody_server.installed())
-    project = tmp_path / "project"
-    project.mkdir()
-    local, own = split_at_own_server()
-    PageRun(local, project).run()
-    with own_prosody(tmp_path / "server", "echo", "weather") as environment:
-        PageRun(own, project, environment).run()
+    _, on_prosody = split_at_configuration()
+    commands = "".join(block.text for block in on_prosody.blocks if block.language == "console")
+    assert commands.index("ask shop") < commands.index("kill -9") < commands.index("approvals approve")
+    PageRun(on_prosody, tmp_path).run()
 
 
 @pytest.mark.servers
-async def test_people_ask_the_agents_of_the_configuration_with_their_own_client(tmp_path: Path) -> None:
+async def test_fred_approves_in_his_own_client(tmp_path: Path) -> None:
     require("Prosody", prosody_server.installed())
-    files = [block for block in PAGE.blocks if block.title in ("weather.py", "platform.yaml")]
-    commands = [block for block in PAGE.blocks if block.language == "console" and "spade-coreason up" in block.text]
-    assert (len(files), len(commands)) == (2, 1)
-    with prosody_server.prosody(tmp_path / "server", other_domain="example.org") as server:
-        environment = {
-            "SPADE_COREASON_SERVER__HOST": server.host,
-            "SPADE_COREASON_SERVER__PORT": str(server.port),
-            "SPADE_COREASON_SERVER__TLS__CA_FILE": str(server.ca_file),
-        }
-        for name in ("echo", "weather"):
-            _, environment[f"{name.upper()}_PASSWORD"] = await server.account(name, domain="example.org")
-        account = await server.account(domain="example.org")
-        run = PageRun(replace(PAGE, blocks=(*files, *commands)), tmp_path, environment)
-        with run.running():
-            async with StockClient(*account, server) as client:
-                assert await client.ask("Berlin", "weather@example.org") == "It is sunny in *Berlin*."
-                assert await client.ask("hello", "echo@example.org") == "hello"
+    _, on_prosody = split_at_configuration()
+    files = tuple(block for block in on_prosody.blocks if block.title)
+    start = replace(on_prosody.blocks[0], language="console", title=None, text="$ spade-coreason up -c shop.yaml &\n")
+    with PageRun(replace(PAGE, blocks=(*files, start)), tmp_path).running():
+        run, passwords = (json.loads((tmp_path / "data" / name).read_text("utf-8")) for name in ("run.json", "people.json"))
+        server = SimpleNamespace(host=run["host"], port=run["port"], ca_file=Path(run["ca_file"]))
+        accounts = ((f"{name}@localhost", passwords[f"{name}@localhost"]) for name in ("ada", "fred"))
+        ada, fred = (StockClient(*account, server) for account in accounts)
+        async with ada, fred:
+            ada.send("Can you refund order 7?", "shop@localhost")
+            [code] = re.findall(r"/approve (\w+)", (await fred.answer())["body"])
+            assert await fred.ask(f"approve {code}", "shop@localhost") == "Approved. It runs now."
+            while "Order 7 is refunded." not in (await ada.answer())["body"]:
+                pass  # what it does, and that it waits
+
+
+def test_it_has_few_links() -> None:
+    before, _, rest = TEXT.partition("\n## When to take something else\n")
+    after = rest.partition("\n## ")[2]
+    assert len(re.findall(r"(?<!!)\[[^\]]*\]\(", before + after)) <= MAX_LINKS
+
+
+def test_each_promise_names_a_test_that_exists() -> None:
+    promises = re.findall(r"^## What it promises.*?\n\n(.*?)\n\n", TEXT, re.M | re.S)[0].splitlines()
+    named = [re.findall(r"`(tests/[^`]+)`\.$", promise) for promise in promises]
+    assert [len(tests) for tests in named] == [1] * 4
+    for [test] in named:
+        check_reference(test)
+
+
+def test_its_figures_are_those_of_the_page_on_performance() -> None:
+    page = (ROOT / "docs" / "explanation" / "performance.md").read_text(encoding="utf-8")
+    [answers] = re.findall(r"([\d,]+) stored answers a second", TEXT)
+    assert f"{answers} durable answers a second" in page
+    [cpu] = re.findall(r"\[([\d.]+) times the CPU\]", TEXT)
+    [measured] = re.findall(r"^\| hosted, Prosody \| [\d.]+ \| ([\d.]+) \|", page, re.M)
+    assert f"{float(measured):.1f}" == cpu
 
 
 def test_it_is_short() -> None:

@@ -6,9 +6,9 @@ A fenced block means:
 
 - with `title="NAME"`: a file with that name in the page's directory.
 - `console`: commands after `$ `, each with its output below. `…` stands for any text, and alone on a line for any lines. They
-  have to succeed, unless a line of the output begins with `error: `, `down: ` or `✗`. A command that ends with ` &` runs until
-  the end of the page, or until `$ kill %1` or `$ kill -9 %1`. Variables that it prints as `export NAME=VALUE` are set for
-  the commands after it.
+  have to succeed, unless a line of the output begins with `error: `, `down: ` or `✗`, or says that a request
+  waits for a person. A command that ends with ` &` runs until the end of the page, or until `$ kill %1` or `$ kill -9 %1`.
+  Variables that it prints as `export NAME=VALUE` are set for the commands after it.
 - `sh`: commands, a line each, that have to succeed.
 - `yaml` without a title: a part of a configuration, which has to be valid.
 - `json`: valid JSON.
@@ -59,7 +59,7 @@ _FENCE = re.compile(
 )
 _SETUP = re.compile(r"^<!-- setup: (.*?) -->$", re.M)
 _READY = re.compile(r"^Ready|(is|are) online|^export ", re.M)
-_FAILURE = re.compile(r"^(error|down): |^✗", re.M)
+_FAILURE = re.compile(r"^(error|down): |^✗|waits for a person's answer", re.M)
 _NOTHING_TO_RUN = ("text", "mermaid")
 
 
