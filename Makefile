@@ -181,7 +181,7 @@ pictures: $(VENV)/.ready $(PICTURES)/.ready
 	@$(BIN)/python -m tests.docs.pictures draw
 
 $(PICTURES)/.ready: tests/docs/pictures/svg_term/package-lock.json
-	@sh tests/support/servers/install.sh asciinema prosody profanity
+	@sh tests/support/servers/install.sh asciinema prosody profanity tmux
 	@command -v npm >/dev/null || sh tests/support/servers/install.sh nodejs npm
 	@mkdir -p $(PICTURES) && cp tests/docs/pictures/svg_term/*.json $(PICTURES)
 	@cd $(PICTURES) && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error

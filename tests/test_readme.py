@@ -68,6 +68,13 @@ async def test_fred_approves_in_his_own_client(tmp_path: Path) -> None:
                 pass  # what it does, and that it waits
 
 
+def test_the_picture_shows_its_agent() -> None:
+    [agent] = [block.text for block in PAGE.blocks if block.title == "shop.py"]
+    assert (ROOT / "tests" / "docs" / "pictures" / "scenarios" / "approval" / "shop.py").read_text("utf-8") == agent
+    [title, picture] = re.findall(r"^!\[(.*)\]\((.*)\)$", TEXT, re.M)[0]
+    assert f"<title>{title}</title>" in (ROOT / picture).read_text(encoding="utf-8")
+
+
 def test_it_has_few_links() -> None:
     before, _, rest = TEXT.partition("\n## When to take something else\n")
     after = rest.partition("\n## ")[2]

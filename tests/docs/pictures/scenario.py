@@ -4,7 +4,7 @@ A scenario is a YAML file. `examples/NAME/recording.yaml` becomes `recording.svg
 `tests/docs/pictures/scenarios/NAME.yaml` becomes `docs/assets/NAME.svg`.
 
     title: What the picture shows, in one line      # the name of the picture for screen readers
-    columns: 90             # 80 to 100
+    columns: 90             # 80 to 130
     rows: 24
     shows: [agents/notes.py, spade_coreason/cli]    # what the picture shows; default: the folder of the scenario
     directory: .            # where the session starts: a copy of this folder of the repository; default: that of the scenario
@@ -17,7 +17,7 @@ A scenario is a YAML file. `examples/NAME/recording.yaml` becomes `recording.svg
         wait: "desk ▸"                      # a text, or texts in this order, that appear after Enter
         pause: 2                            # seconds for the reader; default 1
         timeout: 120                        # seconds until the texts must have appeared; default 60
-      - key: ctrl-d                         # instead of a line: ctrl-c, ctrl-d, ctrl-l, tab, enter, escape
+      - key: ctrl-d                         # instead of a line: ctrl-c, ctrl-d, ctrl-l, ctrl-o, tab, enter, escape
       - clear: true                         # the shell clears its screen
 
 Without `wait`, a line waits until a program reads the next one: shells and prompt_toolkit both switch bracketed paste on then.
@@ -40,7 +40,7 @@ ROOT = Path(__file__).resolve().parents[3]
 SCENARIOS = ROOT / "tests/docs/pictures/scenarios"
 ASSETS = ROOT / "docs/assets"
 
-KEYS = {"ctrl-c": "\x03", "ctrl-d": "\x04", "ctrl-l": "\x0c", "enter": "\r", "escape": "\x1b", "tab": "\t"}
+KEYS = {"ctrl-c": "\x03", "ctrl-d": "\x04", "ctrl-l": "\x0c", "ctrl-o": "\x0f", "enter": "\r", "escape": "\x1b", "tab": "\t"}
 
 
 class Step(BaseModel):
@@ -82,7 +82,7 @@ class Session(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     title: str
-    columns: int = Field(90, ge=80, le=100)
+    columns: int = Field(90, ge=80, le=130)
     rows: int = Field(24, ge=10, le=50)
     shows: tuple[str, ...] = ()
     directory: str | None = None
