@@ -39,11 +39,11 @@ class IncomingTexts:
 
 
 def _show(jid: str, text: str) -> None:
-    lines = clean_running_text(text).split("\n")
+    name, lines = escape_label(local_part(jid)), clean_running_text(text).split("\n")
     if shows_markdown():
         from ..terminal.markdown import MarkdownRenderer  # it loads rich
 
         # The marks of a chat (XEP-0393) are marks of Markdown, too. There two blanks end a line.
-        renderer, width = MarkdownRenderer(is_unicode=is_unicode()), (terminal_width() or 80) - len(INDENT) - 1
-        lines = renderer.render("  \n".join(lines), width).lines
-    print_cleaned(add_style(f"{escape_label(local_part(jid))}:", "bold") + " " + f"\n{INDENT}".join(lines))
+        renderer, columns = MarkdownRenderer(is_unicode=is_unicode()), terminal_width() or 80
+        lines = renderer.render("  \n".join(lines), max(columns - len(name) - 3, columns // 2)).lines
+    print_cleaned(add_style(f"{name}:", "bold") + " " + f"\n{INDENT}".join(lines))

@@ -67,9 +67,11 @@ def test_a_terminal_shows_them_above_the_prompt(platform: RunningCommand) -> Non
 def test_a_terminal_with_colours_lays_their_marks_out(platform: RunningCommand) -> None:
     with closing(Terminal("chat", "notes", cwd=platform.cwd, columns=60, env={"NO_COLOR": ""})) as terminal:
         terminal.wait_for("notes.*▸")
-        terminal.type("remind me in 1 second to *stretch* and `rest`\r")
-        terminal.wait_for("notes:.*stretch.* and .*rest.*notes.*▸")
-        assert not re.search(r"[*`]", terminal.screen.rpartition("notes:")[2])
+        terminal.type("remind me in 1 second to *stretch* and `rest` " + "often " * 20 + "\r")
+        terminal.wait_for("notes:.*stretch.* and .*rest.*often.*notes.*▸")
+        shown = terminal.screen.rpartition("notes:")[2].partition("notes")[0]
+        assert not re.search(r"[*`]", shown)
+        assert all(len(re.sub(r"\x1b\[[^a-zA-Z]*[a-zA-Z]", "", line)) < 60 - len("notes:") for line in shown.split("\r\n"))
 
 
 @pytest.mark.servers
