@@ -75,10 +75,12 @@ def test_the_picture_shows_its_agent() -> None:
     assert f"<title>{title}</title>" in (ROOT / picture).read_text(encoding="utf-8")
 
 
-def test_it_has_few_links() -> None:
+def test_it_has_few_links_and_each_leads_somewhere() -> None:
     before, _, rest = TEXT.partition("\n## When to take something else\n")
     after = rest.partition("\n## ")[2]
-    assert len(re.findall(r"(?<!!)\[[^\]]*\]\(", before + after)) <= MAX_LINKS
+    links = re.findall(r"(?<!!)\[[^\]]*\]\(([^)]*)\)", before + after)
+    assert 0 < len(links) <= MAX_LINKS
+    assert [link for link in links if not (ROOT / link).exists()] == []
 
 
 def test_each_promise_names_a_test_that_exists() -> None:
