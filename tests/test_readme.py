@@ -91,13 +91,16 @@ def test_each_promise_names_a_test_that_exists() -> None:
         check_reference(test)
 
 
-def test_its_figures_are_those_of_the_page_on_performance() -> None:
+def test_its_figures_are_those_of_the_pages() -> None:
     page = (ROOT / "docs" / "explanation" / "performance.md").read_text(encoding="utf-8")
     [answers] = re.findall(r"([\d,]+) stored answers a second", TEXT)
     assert f"{answers} durable answers a second" in page
     [cpu] = re.findall(r"\[([\d.]+) times the CPU\]", TEXT)
     [measured] = re.findall(r"^\| hosted, Prosody \| [\d.]+ \| ([\d.]+) \|", page, re.M)
     assert f"{float(measured):.1f}" == cpu
+    scale = (ROOT / "docs" / "explanation" / "scale.md").read_text(encoding="utf-8")
+    [memory] = re.findall(r"^\| a worker with 8 agents, just started \| (\d+) MiB", scale, re.M)
+    assert f"{round(int(memory), -1)} MiB of memory for eight agents" in TEXT
 
 
 def test_it_is_short() -> None:
