@@ -210,6 +210,12 @@ def test_an_agent_answers_on_the_embedded_server(bare: Path, tmp_path: Path) -> 
         assert run(bare, tmp_path, "spade-coreason ask echo hello") == "hello\n"
 
 
+def test_the_agent_of_the_readme_passes_its_test(install: Install, tmp_path: Path) -> None:
+    programs = install("llm", "pytest", "pytest-asyncio")
+    write_blocks(README, tmp_path, "shop.py", "test_shop.py")
+    assert "1 passed" in run(programs, tmp_path, "python -m pytest -q -o asyncio_mode=auto test_shop.py")
+
+
 def test_the_agent_of_the_overview_runs_and_passes_its_test(install: Install, tmp_path: Path) -> None:
     programs = install("", "pytest", "pytest-asyncio")
     write_blocks(OVERVIEW, tmp_path, "weather.py", "pytest.ini", "test_weather.py")
@@ -220,6 +226,7 @@ def test_the_agent_of_the_overview_runs_and_passes_its_test(install: Install, tm
     assert "passed" in run(programs, tmp_path / "sunny", "python -m pytest -q")
 
 
+@pytest.mark.servers
 def test_the_configuration_of_the_guide_runs_on_a_server_of_ones_own(bare: Path, tmp_path: Path) -> None:
     write_blocks(read_page(HOW_TO / "prosody.md"), tmp_path, "platform.yaml")
     with own_prosody(tmp_path / "server", "echo", "alice") as names:
