@@ -13,8 +13,10 @@ def short_and_long_in_release(variable: str, short: int, long: int) -> pytest.Ma
 
     A count in this variable of the environment takes the place of both.
     """
-    counts = [int(os.environ[variable])] if variable in os.environ else [short, pytest.param(long, marks=pytest.mark.release)]
-    return pytest.mark.parametrize("count", counts)
+    if variable in os.environ:
+        count = int(os.environ[variable])
+        return pytest.mark.parametrize("count", [pytest.param(count, marks=pytest.mark.timeout(300 + count))])
+    return pytest.mark.parametrize("count", [short, pytest.param(long, marks=pytest.mark.release)])
 
 
 def seeded_random() -> random.Random:

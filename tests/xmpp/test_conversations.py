@@ -123,7 +123,7 @@ async def test_a_program_over_the_limit_hears_when_to_try_again(prosody: XmppSer
         run_agent(LifecycleAgent(), prosody, tmp_path) as other,
     ):
         for ending in ("completed", "refused"):
-            program.send(None, agent.jid, extra_xml=envelope({"query": ending}))
+            program.send(None, agent.jid, extra_xml=envelope({"query": ending}), thread="one")
             last = (await receive_events(program))[-1]
             assert last["type"] == f"ai.coreason.request.{ending}"
         assert last["data"]["code"] == 429

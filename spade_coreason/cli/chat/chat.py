@@ -14,7 +14,7 @@ from ...concurrency import DaemonThreads
 from ...contracts import AgentRequest
 from ...domain.jid import local_part
 from ...domain.texts.terminal_text import clean_running_text, escape_label
-from ...exceptions import ConfigError, PeerError, PeerParkedError, PeerRefusedError
+from ...exceptions import ConfigError, PeerError, PeerParkedError
 from ...runtime import collect_answer, command_request, to_request
 from .. import errors
 from ..answers import AnswerText, lists_choices, parse_choices, parse_steps, parse_thought
@@ -210,8 +210,6 @@ class Chat:
             self._texts.parked.add(jid, str(request.request_id))
         except PeerError as error:
             problem = errors.format_error(error)
-            if isinstance(error, PeerRefusedError) and error.retry_after_s is not None:
-                choices = ["/new"]
         except asyncio.CancelledError:
             self._client.cancel(jid, request)
             raise

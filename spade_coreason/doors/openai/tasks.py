@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from .messages import UserMessage
+if TYPE_CHECKING:
+    from .messages import UserMessage
 
 _BEGINNING, _ENDS = "### Task:", ("</chat_history>", "#### Output:")
 """The first words of most prompts of Open WebUI, and their last ones. A question with documents begins so too."""

@@ -82,9 +82,9 @@ def note_running(item: pytest.Item) -> None:
 def require(name: str, is_installed: bool, remedy: str = REMEDY) -> None:
     """Skip the test if a program is missing. In CI, or with SPADE_COREASON_REQUIRE_SERVERS=1, fail it instead.
 
-    Fail a test without the mark `servers` in any case: it belongs to those that every machine can run.
+    Fail a test without the mark `servers` or `release` in any case: it belongs to those that every machine can run.
     """
-    if _running and _running[0].get_closest_marker("servers") is None:
+    if _running and not {"servers", "release"} & {mark.name for mark in _running[0].iter_markers()}:
         pytest.fail(f"this test needs {name}: give it the mark `servers`", pytrace=False)
     if is_installed:
         return
