@@ -164,6 +164,9 @@ def resolve_account(
         _wait_for_beginning_platform(file, data, jid, deadline)
     directory = find_running_directory(file, data)
     running = read_run_file(directory)
+    is_local = host is None and (jid is None or jid_domain(jid) == _LOCAL_DOMAIN)
+    if running is None and is_local and is_platform_running(directory):
+        running = _wait_for_start(directory, timeout_s, deadline)
     if jid is None:
         values = {
             "--host": host,
@@ -176,7 +179,7 @@ def resolve_account(
             raise ConfigError(
                 ineffective[0], "needs --jid JID, your own account; without it, the guest account of the local platform is used"
             )
-        return _guest_account(running, directory, timeout_s, deadline)
+        return _guest_account(running, directory)
     agents: Mapping[str, str] = {}
     hint, data_dir, requires_tls = "", None, True
     if running is not None and host is None and jid_domain(jid) == running.domain:
@@ -265,10 +268,8 @@ def _wait_for_beginning_platform(file: Path | None, data: Path | None, jid: str 
         time.sleep(_POLL_S)
 
 
-def _guest_account(running: RunFile | None, directory: Path, timeout_s: float, deadline: float) -> Account:
+def _guest_account(running: RunFile | None, directory: Path) -> Account:
     shown = format_path(directory)
-    if running is None and is_platform_running(directory):
-        running = _wait_for_start(directory, timeout_s, deadline)
     if running is None:
         remedy = "start one (`spade-coreason up`), or name your own account with --jid, or another data directory"
         remedy += " with -c, --project or --data"

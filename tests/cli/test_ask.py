@@ -250,10 +250,10 @@ def test_ask_says_on_a_terminal_that_commands_work_in_chat(platform: RunningComm
 WAITING = "Waiting for the platform on data to start…\n"
 
 
-def start_waiting_ask(directory: Path) -> Popen[str]:
+def start_waiting_ask(directory: Path, *options: str) -> Popen[str]:
     """Start `ask` beside a locked data directory; return when it waits."""
     process = WarmProcess[str](
-        [*COMMAND, "ask", "echo", "hi"], cwd=directory, env=clean_environment(), stdout=PIPE, stderr=PIPE, text=True
+        [*COMMAND, "ask", "echo", "hi", *options], cwd=directory, env=clean_environment(), stdout=PIPE, stderr=PIPE, text=True
     )
     assert process.stderr is not None
     assert process.stderr.readline() == WAITING
@@ -266,6 +266,18 @@ def test_ask_waits_for_a_platform_that_is_starting(platform: RunningCommand, tmp
         shutil.copy(platform.cwd / "data" / "run.json", tmp_path / "data")
         assert process.communicate(timeout=TIMEOUT_S) == ("hi\n", "")
     assert process.returncode == 0
+
+
+def test_ask_by_a_person_waits_for_their_account_of_a_platform_that_is_starting(
+    platform: RunningCommand, tmp_path: Path
+) -> None:
+    """It asked for a password, which nobody had told that person."""
+    guest = json.loads((platform.cwd / "data" / "run.json").read_text())["guest"]
+    with lock_directory(tmp_path / "data"):
+        process = start_waiting_ask(tmp_path, "--jid", guest["jid"])
+        (tmp_path / "data" / "people.json").write_text(json.dumps({guest["jid"]: guest["password"]}))
+        shutil.copy(platform.cwd / "data" / "run.json", tmp_path / "data")
+        assert process.communicate(timeout=TIMEOUT_S) == ("hi\n", "")
 
 
 @contextmanager

@@ -7,7 +7,7 @@ A fenced block means:
 - with `title="NAME"`: a file with that name in the page's directory.
 - `console`: commands after `$ `, each with its output below. `…` stands for any text, and alone on a line for any lines. They
   have to succeed, unless a line of the output begins with `error: `, `down: ` or `✗`, or says that a request
-  waits for a person. A command that ends with ` &` runs until the end of the page, or until `$ kill %1` or `$ kill -9 %1`.
+  waits for a person. A command that ends with ` &` runs until the end of the page, or until `$ kill $!` or `$ kill -9 $!`.
   Variables that it prints as `export NAME=VALUE` are set for the commands after it.
 - `sh`: commands, a line each, that have to succeed.
 - `yaml` without a title: a part of a configuration, which has to be valid.
@@ -189,10 +189,10 @@ class PageRun:
     def _run_command(self, command: str, output: str | None, here: Path) -> Path:
         if command.startswith("cd "):
             return here / shlex.split(command)[1]
-        if command.startswith("kill %"):
+        if command.startswith(("kill $!", "kill %")):
             assert self._running.pop().stop() == 0
             return here
-        if command.startswith("kill -9 %"):
+        if command.startswith(("kill -9 $!", "kill -9 %")):
             assert self._running.pop().stop(signal.SIGKILL) == -signal.SIGKILL
             return here
         if command.endswith(" &"):
