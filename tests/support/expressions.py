@@ -334,7 +334,8 @@ def measure(function: Callable[[str], object], text: HostileText, every_length: 
                     return None
                 characters *= 2
             short = run(characters, 5)
-            long = run(4 * characters, 20, _MOST_GROWTH * short)  # on a busy machine, five may all be disturbed
+            # On a busy machine, five may all be disturbed.
+            long = run(4 * characters, 20, _MOST_GROWTH * short)
     except _TooSlowError:
         return f"{text}: {characters:,} characters, and four times as many, take more than {limit_s:g} s"
     if long <= _MOST_GROWTH * short:
