@@ -308,7 +308,8 @@ def measure(function: Callable[[str], object], text: HostileText, every_length: 
     """Return the times of a function with which four times the length takes more than eight times the CPU; None otherwise.
 
     A time is the best of five, at a length that takes 20 ms, up to 1 MiB; that of the longer text is the best of twenty.
-    Without `every_length`, a text is left out that takes less than 0.3 ms at 4 KiB, or at most eight times as long as a quarter of it.
+    Without `every_length`, a text is left out that takes less than 0.3 ms at 4 KiB, or at most eight times as long as a quarter
+    of it.
     """
 
     def run(characters: int, times: int, good_enough_s: float = 0.0) -> float:
