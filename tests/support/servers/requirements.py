@@ -62,7 +62,8 @@ def hide_programs() -> None:
         return
     directories = []
     for directory in map(Path, os.environ["PATH"].split(os.pathsep)):
-        if any((directory / name).exists() for name in PROGRAMS):
+        is_readable = os.access(directory, os.R_OK | os.X_OK)  # the PATH of root may lead where others may not look
+        if is_readable and any((directory / name).exists() for name in PROGRAMS):
             links = Path(tempfile.gettempdir(), f"spade-coreason-{os.getuid()}-without-servers", *directory.parts[1:])
             links.mkdir(parents=True, exist_ok=True)
             for path in directory.iterdir():
