@@ -17,7 +17,7 @@ help:
 	@echo 'make test-all        all three'
 	@echo 'make release         builds what a maintainer publishes into dist/, with its SBOM; TRIAL=1 before the commit has a tag'
 	@echo 'make servers         installs Prosody, ejabberd, PostgreSQL, Prometheus and what else the tests run, from Debian; as root'
-	@echo 'make browser         installs Chromium from Debian (400 MB), for the test of the documentation on a phone; as root'
+	@echo 'make browser         installs Chromium from Debian (400 MB), for the tests of the page and of the documentation; as root'
 	@echo 'make check           format, lint, strict types and prose'
 	@echo 'make docs            builds the documentation into site/'
 	@echo 'make docs-serve      shows the documentation on http://127.0.0.1:8000 while you write it'
@@ -25,7 +25,7 @@ help:
 	@echo 'make bench           measures, side by side with slixmpp and SPADE; ONLY=exchange is one part of it'
 	@echo 'make bench-check     fails if a message or the package costs more than benchmarks/figures.toml says; a minute'
 	@echo 'make bench-peers     installs A2A and AutoGen in build/bench-peers, for `make bench ONLY=exchange`'
-	@echo 'make pictures        records the terminals that the documentation shows; installs asciinema (as root) and svg-term'
+	@echo 'make pictures        records the terminals and the page that the documentation shows; installs asciinema, Chromium (as root) and svg-term'
 	@echo 'make bench-pictures  measures what the documentation plots, and draws it: some minutes, on a machine that does nothing else'
 	@echo 'make chaos           the tests that take hours: attacks, kills, a thousand in a room, thousands of odd stanzas'
 	@echo 'make chaos-floods    a flood on an agent and on a bare slixmpp echo at the same time: some minutes'
@@ -178,10 +178,11 @@ $(BENCH_PEERS)/.ready: benchmarks/exchange/requirements.txt
 PICTURES := build/pictures
 pictures: $(VENV)/.ready $(PICTURES)/.ready
 	@$(BIN)/python -m tests.docs.pictures record
+	@$(BIN)/python -m tests.docs.pictures page
 	@$(BIN)/python -m tests.docs.pictures draw
 
 $(PICTURES)/.ready: tests/docs/pictures/svg_term/package-lock.json
-	@sh tests/support/servers/install.sh asciinema prosody profanity tmux
+	@sh tests/support/servers/install.sh asciinema prosody profanity tmux chromium
 	@command -v npm >/dev/null || sh tests/support/servers/install.sh nodejs npm
 	@mkdir -p $(PICTURES) && cp tests/docs/pictures/svg_term/*.json $(PICTURES)
 	@cd $(PICTURES) && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error

@@ -86,6 +86,8 @@ def _find_zone(request: AgentRequest) -> ZoneInfo:
 class AssistantAgent(LLMAgent):
     """Answers with a language model, remembers what matters to you, and looks into documents."""
 
+    examples = ("Please remember: my train leaves at noon.", "Remind me in 20 seconds to look out of the window")
+
     default_prompt = (
         "You are a helpful assistant whom people write to in a chat. Answer briefly and plainly, in the language in which you"
         " are asked; Markdown is welcome. When a person tells you something that will matter later (a name, a wish, a date, a"

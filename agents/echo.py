@@ -14,6 +14,8 @@ WORDS = re.compile(r"\S+\s*")
 class EchoAgent:
     """Repeats what you say, word by word."""
 
+    examples = ("Every word of this comes back by itself",)
+
     def __init__(self, manifest: AgentDefinition, delay_s: float = 0.0) -> None:
         if not isinstance(delay_s, int | float) or not delay_s >= 0:
             raise ValueError(f"delay_s must be a number of seconds, not {delay_s!r}")

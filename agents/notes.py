@@ -58,6 +58,8 @@ _MONTHS = (
 class NotesAgent:
     """Remembers what you tell it."""
 
+    examples = ("My plane leaves on Friday at 7", "When does my plane leave?", "Remind me in 20 seconds to drink water")
+
     def __init__(self, manifest: AgentDefinition, memory: AgentInteractionMemory) -> None:
         self._manifest = manifest
         self._memory = memory

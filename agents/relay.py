@@ -14,6 +14,8 @@ class RelayAgent:
     Each reply is a line of its own. Two people who use one relay never see what the other told the agents that it asks.
     """
 
+    examples = ("My train leaves at noon", "When does my train leave?")
+
     def __init__(self, manifest: AgentDefinition, peers: Peers, ask: list[str], timeout_s: float = 30.0) -> None:
         if isinstance(ask, str) or not ask:
             raise ValueError('the option "ask" must be a list of agents, such as ["echo@localhost", "notes@localhost"]')

@@ -15,7 +15,7 @@ import numpy as np
 
 from spade_coreason import Identity, Knowledge
 from spade_coreason.contracts import ConversationState, MemoryConfig
-from spade_coreason.contracts.base import utc_now
+from spade_coreason.contracts.times import utc_now
 from spade_coreason.domain.conversation import ConversationStatus
 from spade_coreason.memory import ExtractiveSummariser, HistoryWindows, estimate_tokens
 from spade_coreason.memory.conversation import Variables

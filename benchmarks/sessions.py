@@ -121,7 +121,7 @@ async def _fill(path: Path, turns: int) -> None:
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA synchronous=OFF")
         connection.executemany(
-            "INSERT INTO interactions VALUES (?, 1, ?, ?, ?, ?)",
+            "INSERT INTO interactions VALUES (?, 1, ?, ?, ?, ?, '')",
             ((n, n, str(uuid5(NAMESPACE_URL, str(n))), to_micros(NOW) + n, json.dumps(BODY)) for n in range(1, turns + 1)),
         )
         connection.commit()
@@ -192,7 +192,7 @@ async def _measure_grouped_commits(path: Path, turns: int) -> float:
     numbers = iter(range(turns))
 
     async def talk(name: str) -> None:
-        conversation = replace(_stored_conversation(0), id=store.next_conversation_row_id(), conversation_id=name)
+        conversation = replace(_stored_conversation(0), id=store.database.next_id(), conversation_id=name)
         for _ in numbers:
             conversation = replace(conversation, turns=conversation.turns + 1)
             request, is_new, _ = store.inbox.receive(uuid4().bytes, PERSON, json.dumps(BODY["input"]), NOW)
@@ -221,7 +221,7 @@ def _measure_single_commits(path: Path, turns: int) -> float:
             connection.execute(sqlite_sql(RECEIVE, 1), request)
             connection.execute(sqlite_sql(SAVE_CONVERSATION, 1), conversation)
             connection.execute(
-                sqlite_sql(ADD_INTERACTION, 1), (number, 1, number, str(uuid4()), to_micros(NOW), json.dumps(BODY))
+                sqlite_sql(ADD_INTERACTION, 1), (number, 1, number, str(uuid4()), to_micros(NOW), json.dumps(BODY), "")
             )
             connection.execute(sqlite_sql(ANSWER, 1), (number, 1, '["<message/>"]', number))
             connection.execute("COMMIT")

@@ -76,7 +76,7 @@ from xml.etree.ElementTree import Element, SubElement, fromstring
 from pydantic_core import from_json, to_json
 
 from .contracts import Agent, AgentDefinition, AgentRequest, ConversationRecord, Notification, QuestionState, Schedule
-from .contracts.base import utc_now
+from .contracts.times import utc_now
 from .domain.access import AccessPolicy, TrustedAgents
 from .domain.channel_kinds import DEFAULT_CHANNEL
 from .domain.conversation import Rules
@@ -111,7 +111,6 @@ from .runtime import (
     ReplyEncoder,
     Runner,
     SendMessages,
-    TopicStore,
     UnknownClientFeatures,
     UploadFile,
     UploadWarnings,
@@ -121,7 +120,7 @@ from .runtime import (
     make_interceptor,
     to_request,
 )
-from .storage import AgentRepository, Database, StoredAgent, from_micros, open_database
+from .storage import DELIVERY, AgentRepository, Database, StoredAgent, from_micros, open_database, to_notification
 from .xmpp import (
     BODY,
     CHAT_STATES,
@@ -845,19 +844,19 @@ class AgentTester:
         Notifications that are due are sent then, and due times of schedules have had their turns.
         No item of a topic is on its way to an agent then. One that an agent did not take waits for its next attempt.
         """
-        brokers: list[TopicStore] = [runtime.parts.topic_store for runtime in self.runtimes.values()]
         while True:
             while self._is_busy():
                 for runner in self.runners.values():
-                    await runner.initiative.wait_until_idle()
+                    await runner.initiative.tasks.catch_up()
                     await runner.wait_until_idle()
                 await self._network.wait_until_delivered()
                 if self._database is not None and self._database.has_writes:
                     await self._database.submit([]).wait()
-            busy = next((broker for broker in brokers if broker.is_busy(self._agent_specs)), None)
+            clocks = (runner.initiative.tasks for runner in self.runners.values())
+            busy = next((clock for clock in clocks if clock.is_under_way(DELIVERY, self._agent_specs)), None)
             if busy is None:
                 break
-            await busy.wait_for_change()
+            await busy.wait_for_progress()
         for runner in self.runners.values():
             await runner.history_windows.wait_until_idle()
         self._raise_model_problem()
@@ -865,7 +864,7 @@ class AgentTester:
     def _is_busy(self) -> bool:
         has_writes = self._database is not None and self._database.has_writes  # such as the end of a request that waits
         return bool(self._network.in_flight_count or has_writes) or any(
-            runner.turns_in_flight or runner.initiative.is_busy for runner in self.runners.values()
+            runner.turns_in_flight or runner.initiative.tasks.is_busy for runner in self.runners.values()
         )
 
     @property
@@ -876,9 +875,9 @@ class AgentTester:
     async def advance(self, to: timedelta | datetime) -> None:
         """Let time pass for all agents, by a timedelta or until a datetime, and wait until all that is due has happened.
 
-        The clock goes from due time to due time: a day of hourly reminders is 24 turns, each at its own time. Notifications
-        are sent and turns have ended on return, as after `settled`. No real time passes, and from the first call on the clock
-        stands still between calls.
+        The clock goes from due time to due time: a day of hourly reminders is 24 turns, each at its own time. Items of topics
+        are tried again at their times. Notifications are sent and turns have ended on return, as after `settled`. No real time
+        passes, and from the first call on the clock stands still between calls.
 
         Raise ValueError for a time that is over, and for a datetime without a time zone.
         """
@@ -898,12 +897,12 @@ class AgentTester:
 
     async def _catch_up(self) -> None:
         for runner in self.runners.values():
-            runner.initiative.due_times.has_alarm = False
-            runner.initiative.due_times.check()
+            runner.initiative.tasks.has_alarm = False
+            runner.initiative.tasks.check()
         await self.settled()
 
     async def _find_next_due(self) -> datetime | None:
-        found = [await runner.initiative.due_times.find_next_due() for runner in self.runners.values()]
+        found = [await runner.initiative.tasks.find_next_due() for runner in self.runners.values()]
         return min((due_at for due_at in found if due_at is not None), default=None)
 
     async def notifications(self, person: str | None = None) -> list[Notification]:
@@ -912,8 +911,8 @@ class AgentTester:
         `person` is the bare JID of a person, by default all. What they say is in `message` and `messages` of the person, once
         they are sent.
         """
-        found = await self.runners[self.jid].repository.notifications.load_newest(person)
-        return [stored.to_public() for stored in reversed(found)]
+        found = await self.runners[self.jid].repository.notifications.load_page(person=person)
+        return [to_notification(stored) for stored in reversed(found)]
 
     async def schedules(self, owner: str | None = None) -> list[Schedule]:
         """Return the schedules of the agent under test, the next due ones first.
@@ -929,12 +928,13 @@ class AgentTester:
         a text of the person: a choice or its number, a reply to the question, or `/answer CODE TEXT`.
         """
         repository = self.runners[self.jid].repository.questions
-        found = [(stored, await repository.load_people(stored.id)) for stored in await repository.load_all(state=state)]
+        found = await repository.load_page(state=state)
+        asked = await repository.load_people(stored.id for stored in found)
         return [
             Question(
                 stored.question_id,
                 "question" if stored.kind == "question" else "approval",
-                people,
+                asked[stored.id],
                 stored.text,
                 tuple(stored.choices),
                 stored.code,
@@ -943,8 +943,8 @@ class AgentTester:
                 stored.decided_by,
                 from_micros(stored.expires_at),
             )
-            for stored, people in reversed(found)
-            if person is None or person in people
+            for stored in reversed(found)
+            if person is None or person in asked[stored.id]
         ]
 
     async def approve(self, question: Question | None = None, *, user: str | None = None, timeout: float = 10.0) -> list[str]:
@@ -1074,7 +1074,7 @@ class AgentTester:
             interceptors=[make_interceptor(source, "interceptors", jid, Path.cwd()) for source in self._interceptors],
         )
         self.runtimes[jid], self.runners[jid], self.gateways[jid] = runtime, runtime.runner, runtime.gateway
-        runtime.runner.initiative.due_times.has_alarm = not self._clock.is_set
+        runtime.runner.initiative.tasks.has_alarm = not self._clock.is_set
         self._platform_directory.add(
             jid,
             agent.manifest,

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from spade_coreason.storage import AgentRepository, Database
+from spade_coreason.testing import AgentTester
 from tests.support.databases import new_database_url, open_without_sync
 from tests.support.errors import ExpectedErrors
 from tests.support.records import AGENT, open_repository
@@ -23,6 +24,7 @@ from tests.support.servers.kinds import GetServer, kinds_ejabberd_in_release, st
 from tests.support.servers.postgres import Postgres
 from tests.support.servers.requirements import find_program, hide_programs, missing_programs, note_running, require
 from tests.support.servers.server import XmppServer
+from tests.support.wait import TIMEOUT_S
 
 pytest_plugins = ["tests.support.slowest"]
 
@@ -46,6 +48,12 @@ gc.disable()
 # A test that draws is slow on a loaded machine, and is right there too.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
+
+# A person's patience of ten seconds, the default of the tester, is not that of a loaded machine.
+for name in ("ask", "stream", "say", "message", "approve", "deny"):
+    defaults = getattr(AgentTester, name).__kwdefaults__
+    assert defaults["timeout"] == 10
+    defaults["timeout"] = TIMEOUT_S
 
 # A shell makes its background processes ignore SIGINT, and every program started from here would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -32,7 +32,7 @@ FAILING = {
     "postgres": "storage.backends.postgres",
     "web": "doors.authentication doors.connections doors.errors doors.files doors.guard doors.limits doors.mcp.routes"
     " doors.openai.conversations doors.openai.errors doors.openai.messages doors.openai.responses doors.openai.routes"
-    " doors.server doors.streaming doors.webhooks.events doors.webhooks.routes",
+    " doors.page.routes doors.server doors.streaming doors.webhooks.events doors.webhooks.routes",
 }
 """The modules that need an extra, by its name. What uses them names the extra first."""
 OWNERS = {module: set(map(canonicalize_name, names)) for module, names in packages_distributions().items()}

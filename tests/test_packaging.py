@@ -59,6 +59,17 @@ def test_types_and_migrations_are_in_the_wheel(wheels: dict[str, Path], way: str
     assert "spade_coreason-0.1.0.dist-info/licenses/LICENSE" in names
 
 
+@pytest.mark.release
+@pytest.mark.parametrize("way", ["direct", "from-sdist"])
+def test_the_files_of_the_page_are_in_the_wheel(wheels: dict[str, Path], way: str) -> None:
+    suffixes = {".css", ".html", ".js", ".svg"}
+    page = [path for path in (ROOT / "spade_coreason" / "doors" / "page").rglob("*") if path.suffix in suffixes]
+    with zipfile.ZipFile(wheels[way]) as wheel:
+        files = {name: wheel.read(name) for name in wheel.namelist() if Path(name).suffix in suffixes}
+    assert {path.suffix for path in page} == suffixes
+    assert files == {str(path.relative_to(ROOT)): path.read_bytes() for path in page}
+
+
 def test_no_requirement_has_a_copyleft_licence() -> None:
     seen: set[str] = set()
     pending = ["spade-coreason"]

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.docs.pages import Page, PageRun, check_reference, read_page
+from tests.docs.setups import web
 from tests.support.servers import prosody as prosody_server
 from tests.support.servers.clients import StockClient
 from tests.support.servers.requirements import require
@@ -46,7 +47,8 @@ def test_the_call_runs_once_when_it_is_approved_after_a_kill(tmp_path: Path) -> 
     _, on_prosody = split_at_configuration()
     commands = "".join(block.text for block in on_prosody.blocks if block.language == "console")
     assert commands.index("ask shop") < commands.index("kill -9") < commands.index("approvals approve")
-    PageRun(on_prosody, tmp_path).run()
+    with web(tmp_path) as environment:
+        PageRun(on_prosody, tmp_path, environment).run()
 
 
 @pytest.mark.servers
@@ -55,7 +57,8 @@ async def test_fred_approves_in_his_own_client(tmp_path: Path) -> None:
     _, on_prosody = split_at_configuration()
     files = tuple(block for block in on_prosody.blocks if block.title)
     start = replace(on_prosody.blocks[0], language="console", title=None, text="$ spade-coreason up -c shop.yaml &\n")
-    with PageRun(replace(PAGE, blocks=(*files, start)), tmp_path).running():
+    page = replace(on_prosody, blocks=(*files, start))
+    with web(tmp_path) as environment, PageRun(page, tmp_path, environment).running():
         run, passwords = (json.loads((tmp_path / "data" / name).read_text("utf-8")) for name in ("run.json", "people.json"))
         server = SimpleNamespace(host=run["host"], port=run["port"], ca_file=Path(run["ca_file"]))
         accounts = ((f"{name}@localhost", passwords[f"{name}@localhost"]) for name in ("ada", "fred"))

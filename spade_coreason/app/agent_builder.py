@@ -165,7 +165,7 @@ class AgentBuilder:
             AgentRepository(self.database, jid),
             network._replace(channels={**self._channels_of_agents[jid], **network.channels}),
             Files(
-                upload,
+                self._find_upload(jid, upload),
                 warnings=self._upload_warnings[jid_domain(jid)],
                 trust=self._https_trust,
                 own_urls=self._list_file_places(endpoint),
@@ -196,6 +196,14 @@ class AgentBuilder:
         )
         self._admit_callers(jid, runtime.gateway.access_requests)
         return runtime
+
+    def _find_upload(self, jid: str, upload: UploadFile) -> UploadFile:
+        web = self.settings.web
+        if web is None or not web.page:
+            return upload
+        from ..doors import upload_to_page
+
+        return upload_to_page(upload, AgentRepository(self.database, jid).doors, web.public_url)
 
     def _list_file_places(self, endpoint: ServerEndpoint) -> list[str]:
         """Return the beginnings of the links to files of this platform, which agents may fetch from any address."""

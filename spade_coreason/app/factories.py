@@ -54,8 +54,8 @@ from ..storage import Database
 log = logging.getLogger(__name__)
 
 _FORGERY = (
-    "approvals are refused on the embedded server, where senders can be forged; install Prosody (`apt install prosody`), or"
-    " use a server of your own (server.mode: external)"
+    "approvals are decided in the browser only on the embedded server, where senders can be forged; add `web: {}`, install"
+    " Prosody (`apt install prosody`), or use a server of your own (server.mode: external)"
 )
 
 
@@ -64,7 +64,8 @@ def build_policy(settings: Settings, agent: AgentSettings, memory: MemoryConfig 
 
     `memory` is the memory configuration of its manifest, if there is one. With `has_forgery`, senders can be forged.
     """
-    conversation, access = settings.conversation_of(agent), settings.access_of(agent)
+    conversation, access, web = settings.conversation_of(agent), settings.access_of(agent), settings.web
+    page = web.public_url if web is not None and web.page else ""
     return Policy(
         rules=Rules(
             max_interactions=conversation.max_interactions,
@@ -89,7 +90,8 @@ def build_policy(settings: Settings, agent: AgentSettings, memory: MemoryConfig 
         file_over_bytes=settings.limits.file_over_bytes,
         quotas=settings.quotas_of(agent),
         notifications=_build_notification_policy(settings.notifications_of(agent)),
-        approvals=_build_approval_policy(settings.approvals_of(agent), access, _FORGERY if has_forgery else ""),
+        approvals=_build_approval_policy(settings.approvals_of(agent), access, page, has_forgery=has_forgery),
+        has_page=bool(page),
     )
 
 
@@ -98,7 +100,9 @@ def _build_notification_policy(settings: NotificationSettings) -> NotificationPo
     return NotificationPolicy(settings.per_day, quiet, settings.zone)
 
 
-def _build_approval_policy(settings: ApprovalSettings, access: AccessSettings, refusal: str) -> ApprovalPolicy:
+def _build_approval_policy(
+    settings: ApprovalSettings, access: AccessSettings, page: str, *, has_forgery: bool
+) -> ApprovalPolicy:
     return ApprovalPolicy(
         approvers=settings.approvers,
         from_risk=None if settings.from_risk == "never" else RiskLevel(settings.from_risk),
@@ -106,7 +110,8 @@ def _build_approval_policy(settings: ApprovalSettings, access: AccessSettings, r
         operators=access.operators,
         timeout=timedelta(hours=settings.timeout_h),
         per_requester=settings.per_requester,
-        refusal=refusal,
+        refusal=_FORGERY if has_forgery and not page else "",
+        page=page if has_forgery else "",
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from ..config import AgentSettings, Settings
@@ -15,6 +15,7 @@ from ..doors import Doors
 from ..exceptions import ConfigError, ConnectError, CoReasonError, LoginError, StoreError
 from ..operations.status import AgentStatus
 from ..runtime import Runner, describe_upload_problem, find_agent, find_agents
+from ..storage import CountsByState, count_stored
 from ..xmpp import BackOff, HostedAgent, ServerEndpoint, describe_start_error
 from .accounts import LocalAccounts
 from .agent_builder import AgentBuilder
@@ -135,10 +136,10 @@ class HostedAgents:
         self.runners[jid] = host.runtime.runner
         if self._settings.metrics is not None:
             host.runtime.runner.metrics.measure_latencies()
-        if settings.doors:
-            control = host.runtime.runner.control
+        if doors := self._settings.doors_of(settings):
+            control, commands = host.runtime.runner.control, host.runtime.runner.commands
             wait_s = 0.0 if self.remote_doors is None else TAKEOVER_S
-            self.doors.add(jid, agent.manifest, settings.doors, lambda: control.is_paused, wait_s)
+            self.doors.add(jid, agent.manifest, doors, lambda: control.is_paused, wait_s, commands.describe)
             changed.subscribe(lambda: self._update_door(jid, agent.manifest))
             self._update_door(jid, agent.manifest)
 
@@ -168,11 +169,19 @@ class HostedAgents:
         )
         self._reported_problems.add(key)
 
-    async def status(self, jid: str) -> AgentStatus:
-        """Return the status of an agent (a bare JID)."""
+    async def list_statuses(self, jids: Sequence[str]) -> list[AgentStatus]:
+        """Return the status of each agent (a bare JID)."""
+        counts: Mapping[str, CountsByState] | StoreError
+        try:
+            counts = await count_stored(self._builder.database, jids, "conversations", "notifications")
+        except StoreError as error:
+            counts = error
+        return [self._status(jid, counts) for jid in jids]
+
+    def _status(self, jid: str, counts: Mapping[str, CountsByState] | StoreError) -> AgentStatus:
         if jid not in self.hosts:
             return AgentStatus(jid, "offline", start_problem=f"{jid}: {self.absent[jid]}" if jid in self.absent else None)
-        status = await self.hosts[jid].status()
+        status = self.hosts[jid].status(counts)
         return replace(status, state="offline") if jid in self.absent else status
 
     def begin(self, numbers: Iterable[int]) -> None:

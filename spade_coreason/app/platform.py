@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import getpass
 import logging
 import os
 import signal
@@ -14,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..concurrency import handle_signals
 from ..config import RunFile, Settings, write_run_file
-from ..contracts.base import utc_now
-from ..domain.channel_kinds import DOOR_CHANNEL
+from ..contracts.times import utc_now
+from ..domain.channel_kinds import DOOR_CHANNEL, PAGE_CHANNEL
 from ..domain.jid import bare_jid
 from ..doors import Doors, KeyRing, WebhookRing
 from ..exceptions import (
@@ -23,6 +24,8 @@ from ..exceptions import (
     ServerError,
     StoreError,
 )
+from ..operations.definition import Actor, Call, CallerKind
+from ..operations.doors.logins import OfAccount, create_login
 from ..operations.endpoint import serve_operations
 from ..operations.status import PlatformStatus, WebStatus
 from ..operations.table import OPERATIONS
@@ -135,7 +138,7 @@ class Platform:
         self._interceptors = interceptors
         self.doors = Doors()
         """The agents that are behind doors."""
-        self._channels = {DOOR_CHANNEL: self.doors.make_channel, **channels}
+        self._channels = {DOOR_CHANNEL: self.doors.make_channel, PAGE_CHANNEL: self.doors.make_channel, **channels}
         self._builder: AgentBuilder
         self._stack = AsyncExitStack()
         self._accounts = LocalAccounts(settings)
@@ -213,7 +216,13 @@ class Platform:
 
     async def _report(self) -> WorkerState:
         jids = self.jids if self._membership is None else self._membership.list_agents()
-        return WorkerState(os.getpid(), [await self._hosted.status(jid) for jid in jids], self.web_status)
+        return WorkerState(os.getpid(), await self._hosted.list_statuses(jids), self.web_status)
+
+    async def make_login(self, person: str) -> str:
+        """Return a link by which a person (a bare JID) logs in to the page in the browser. It works once, for two minutes."""
+        assert self.doors.host is not None
+        actor = Actor(CallerKind.MACHINE_USER, f"user {getpass.getuser()}")
+        return await create_login(Call(self.doors.host, actor), OfAccount(person=person))
 
     @property
     def web_status(self) -> WebStatus | None:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ..domain.quotas import Quotas
 from ..memory import AgentInteractionMemory, Knowledge
 from ..operations.host import OperationHost, RunningAgent, find_log_level, set_log_level
 from ..operations.status import PlatformStatus
-from ..storage import AgentRepository, Database, StoredKey, StoredWebhook, list_stored_agents
+from ..storage import Database, StoredKey, StoredWebhook
 from .agent_builder import AgentBuilder
 from .workers.membership import Membership
 
@@ -17,8 +16,8 @@ if TYPE_CHECKING:
     from ..xmpp import HostedAgent
 
 
-class RunningHost:
-    """The running platform as operations see it (`OperationHost`)."""
+class RunningHost(OperationHost):
+    """The running platform as operations see it."""
 
     def __init__(
         self,
@@ -30,10 +29,8 @@ class RunningHost:
         stop: Callable[[], None],
         membership: Membership | None = None,
     ) -> None:
-        self.database: Database | None = database
+        super().__init__(database, jids, builder.settings.quotas_of_jid, builder.embedder)
         self.is_running = True
-        self._database = database
-        self._jids = jids
         self._get_status = get_status
         self._stop = stop
         self._builder = builder
@@ -41,23 +38,9 @@ class RunningHost:
         self._membership = membership
         self._colleagues = None if membership is None else membership.colleagues
 
-    @property
-    def whole(self) -> OperationHost:
-        """The host itself."""
-        return self
-
-    async def list_agents(self) -> Sequence[str]:
-        """Return the agents (bare JIDs) that are configured or have stored data."""
-        return tuple(dict.fromkeys([*self._jids, *await list_stored_agents(self._database)]))
-
     def list_served(self) -> Sequence[str]:
         """Return the agents (bare JIDs) that run in this process."""
         return list(self._agents)
-
-    def repository(self, agent: str) -> AgentRepository:
-        """Return the stored data of an agent."""
-        host = self._agents.get(agent)
-        return AgentRepository(self._database, agent) if host is None else host.runtime.parts.repository
 
     def memory(self, agent: str) -> AgentInteractionMemory:
         """Return the interaction memory of an agent."""
@@ -65,23 +48,15 @@ class RunningHost:
 
     def knowledge(self, agent: str) -> Knowledge:
         """Return the knowledge of an agent."""
-        if (host := self._agents.get(agent)) is not None:
-            return host.runtime.parts.knowledge
-        return Knowledge(self.repository(agent).knowledge, self._builder.embedder)
+        host = self._agents.get(agent)
+        return super().knowledge(agent) if host is None else host.runtime.parts.knowledge
 
-    def quotas(self, agent: str) -> Quotas:
-        """Return the quotas of an agent: of its settings, or the common ones if it is not configured."""
-        return self._builder.settings.quotas_of_jid(agent)
-
-    def take_key(self, key: StoredKey) -> None:
-        """Take a key as it is stored now, so that the doors accept it, or accept it no more, at once."""
-        self._builder.key_ring.take(key)
-        if self._colleagues is not None:
-            self._colleagues.wake_doors()
-
-    def take_webhook(self, webhook: StoredWebhook) -> None:
-        """Take a webhook as it is stored now, so that events reach its agent, or do no more, at once."""
-        self._builder.webhook_ring.take(webhook)
+    def take_secret(self, stored: StoredKey | StoredWebhook) -> None:
+        """Take a key or a webhook as it is stored now, so that the doors accept it, or accept it no more, at once."""
+        if isinstance(stored, StoredKey):
+            self._builder.key_ring.take(stored)
+        else:
+            self._builder.webhook_ring.take(stored)
         if self._colleagues is not None:
             self._colleagues.wake_doors()
 
@@ -92,7 +67,7 @@ class RunningHost:
         if self._colleagues is None:
             return None
         # An agent that is not configured any more has a lease, but no worker will take it.
-        return await self._colleagues.find_agent(agent, changes=changes and agent in self._jids)
+        return await self._colleagues.find_agent(agent, changes=changes and agent in self.agents)
 
     async def status(self) -> PlatformStatus:
         """Return the status of the platform."""

@@ -73,12 +73,8 @@ class SharedHost(StoredHost):
             return None
         return self._colleagues.choose(agent, owner)
 
-    def take_key(self, key: StoredKey) -> None:
-        """Let all workers take a key as it is stored now."""
-        self._colleagues.wake_doors()
-
-    def take_webhook(self, webhook: StoredWebhook) -> None:
-        """Let all workers take a webhook as it is stored now."""
+    def take_secret(self, stored: StoredKey | StoredWebhook) -> None:
+        """Let all workers take a key or a webhook as it is stored now."""
         self._colleagues.wake_doors()
 
     async def status(self) -> PlatformStatus:

@@ -7,18 +7,12 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 from ..config import Settings
 from ..domain.jid import bare_jid
-from ..domain.quotas import Quotas
 from ..exceptions import DatabaseEmptyError, StoreError
-from ..memory import AgentInteractionMemory, Embedder, Knowledge
-from ..operations.host import OperationHost, RunningAgent
-from ..operations.status import PlatformStatus
+from ..memory import AgentInteractionMemory, Embedder
+from ..operations.host import OperationHost
 from ..storage import (
-    AgentRepository,
     Database,
-    StoredKey,
-    StoredWebhook,
     find_database_file,
-    list_stored_agents,
     lock_database,
     lock_directory,
     open_database,
@@ -26,82 +20,20 @@ from ..storage import (
 from .factories import build_embedder, build_memory, import_memories
 
 
-class StoredHost:
-    """The stored data as operations see it (`OperationHost`)."""
+class StoredHost(OperationHost):
+    """The stored data as operations see it."""
 
     def __init__(self, settings: Settings, agents: Sequence[str], database: Database | None, embedder: Embedder | None) -> None:
-        self.database = database
-        self.is_running = False
+        configured = (bare_jid(agent.jid) for agent in settings.agents)
+        super().__init__(database, [*configured, *agents], settings.quotas_of_jid, embedder)
+        self.is_running, self.place = False, settings.data_dir
         self._settings = settings
-        self._agents = agents
-        self._embedder = embedder
-
-    @property
-    def whole(self) -> OperationHost:
-        """The host itself."""
-        return self
-
-    async def list_agents(self) -> Sequence[str]:
-        """Return the agents (bare JIDs) that are configured or have stored data."""
-        # An agent that a backup restored here, or that was removed from the configuration, is known to the database only.
-        stored = await list_stored_agents(self.database) if self.database is not None else []
-        configured = (bare_jid(agent.jid) for agent in self._settings.agents)
-        return tuple(dict.fromkeys([*configured, *self._agents, *stored]))
-
-    def list_served(self) -> Sequence[str]:
-        """Return none: nothing runs in this process."""
-        return ()
-
-    def repository(self, agent: str) -> AgentRepository:
-        """Return the stored data of an agent. Raise StoreError if nothing was ever stored."""
-        if self.database is None:
-            raise StoreError(f"{self._settings.data_dir}: nothing is stored here yet")
-        return AgentRepository(self.database, agent)
 
     def memory(self, agent: str) -> AgentInteractionMemory:
         """Return the interaction memory of an agent. Raise StoreError if its file is damaged."""
         if self.database is None and find_database_file(self._settings.storage.url) is None:
             raise StoreError(f"{self._settings.data_dir}: nothing is stored here yet")
         return build_memory(self._settings, self.database, agent)
-
-    def knowledge(self, agent: str) -> Knowledge:
-        """Return the knowledge of an agent."""
-        return Knowledge(self.repository(agent).knowledge, self._embedder)
-
-    def quotas(self, agent: str) -> Quotas:
-        """Return the quotas of an agent: of its settings, or the common ones if it is not configured."""
-        return self._settings.quotas_of_jid(agent)
-
-    def take_key(self, key: StoredKey) -> None:
-        """Do nothing: nothing runs."""
-
-    def take_webhook(self, webhook: StoredWebhook) -> None:
-        """Do nothing: nothing runs."""
-
-    async def running_agent(self, agent: str, *, changes: bool = False) -> RunningAgent | None:
-        """Return None: nothing runs."""
-        return None
-
-    async def status(self) -> PlatformStatus:
-        """Raise StoreError: nothing runs."""
-        raise StoreError("no platform is running")
-
-    async def find_log_levels(self) -> set[str]:
-        """Return none: nothing runs."""
-        return set()
-
-    async def set_log_level(self, level: str) -> None:
-        """Do nothing: nothing runs."""
-
-    async def hand_over(self, agents: Sequence[str]) -> bool:
-        """Return False: there are no workers."""
-        return False
-
-    def take_share(self) -> None:
-        """Do nothing."""
-
-    def stop(self) -> None:
-        """Do nothing: nothing runs."""
 
 
 @asynccontextmanager

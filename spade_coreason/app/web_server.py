@@ -6,14 +6,15 @@ from collections.abc import Awaitable, Callable, Collection
 from typing import TYPE_CHECKING
 
 from ..config import Settings, WebSettings
+from ..domain.channel_kinds import PAGE_CHANNEL
 
 if TYPE_CHECKING:
     from ..doors import DoorRoutes, Doors, FindCaller, WebhookRing, WebServer
 
 
 def find_used_doors(settings: Settings) -> tuple[str, ...]:
-    """Return the doors that agents list, each once."""
-    return tuple(dict.fromkeys(door for agent in settings.agents for door in agent.doors))
+    """Return the doors that agents list, each once, and the page."""
+    return tuple(dict.fromkeys(door for agent in settings.agents for door in settings.doors_of(agent)))
 
 
 def build_web_server(
@@ -32,7 +33,7 @@ def build_web_server(
         from ..doors import make_openai_routes
 
         routes.append(make_openai_routes(doors, settings.public_url, settings.openai.system_prompt))
-    if "openai" in used or "a2a" in used:
+    if not {"openai", "a2a", PAGE_CHANNEL}.isdisjoint(used):
         from ..doors import make_file_routes
 
         routes.append(make_file_routes(doors))
@@ -48,4 +49,8 @@ def build_web_server(
         from ..doors import make_mcp_routes
 
         routes.append(make_mcp_routes(doors))
+    if settings.page:
+        from ..doors import make_page_routes
+
+        routes.append(make_page_routes(doors, settings, settings.page))
     return WebServer(settings, find_caller, find_problem, routes)

@@ -71,7 +71,7 @@ def account_options(function: Callable[..., Any]) -> Callable[..., Any]:
         )
     ):
         function = option(function)
-    return config_option("config/platform.yaml, if it exists")(data_option(function))
+    return config_option()(data_option(function))
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import click
+from click.shell_completion import CompletionItem
 
 from .._version import __version__
 from ..exceptions import CoReasonError
@@ -25,6 +26,7 @@ COMMANDS = {
     "run": "Run agents without a configuration file.",
     "chat": "Chat with an agent in the terminal.",
     "ask": "Ask an agent one question and print its answer.",
+    "web": "Print a link with which a person chats in the browser.",
     "invite": "Print the address of an agent as a URI and a QR code, to add it from a phone.",
     "status": "Show the state of the running platform and its agents, or the running answers of one agent.",
     "pause": "Pause an agent: it stores every message and answers none.",
@@ -40,11 +42,11 @@ COMMANDS = {
     "init": "Create a project with an agent, a configuration and a test.",
     "conversations": "List conversations and their states, end one or let it begin anew.",
     "sessions": "List, show, export or delete the stored sessions of agents.",
-    "people": "Delete or export all that the platform stores about a person.",
+    "people": "List people, and delete or export all that the platform stores about a person.",
     "notifications": "List what agents send without being asked, and send it again or delete it.",
     "schedules": "List reminders, jobs and what agents do at times; cancel one, or run it now.",
     "approvals": "List the calls that agents want approved; show, approve or deny one.",
-    "requests": "List requests that ended the platform, and retry or delete them.",
+    "requests": "List waiting and failed requests; retry or delete failed ones.",
     "incident": "Show the exception behind an incident number.",
     "memory": "List, show, delete, export, import or compact the interaction memories of agents.",
     "storage": "Back up, restore, check or migrate the stored data.",
@@ -56,6 +58,25 @@ COMMANDS = {
 }
 
 _OPERATE = {name for name in COMMANDS if (Path(__file__).parent / "commands" / "operate" / f"{name}.py").exists()}
+_OPERATIONS = {
+    "pause": "agents",
+    "resume": "agents",
+    "quotas": "agents",
+    "agents": "platform",
+    "log": "platform",
+    "access": "access",
+    "sessions": "sessions",
+    "people": "people",
+    "notifications": "initiative.notifications",
+    "schedules": "initiative.schedules",
+    "approvals": "initiative.questions",
+    "requests": "requests",
+    "webhooks": "doors.webhooks",
+    "memory": "memory",
+    "topics": "initiative.topics",
+    "audit": "audit",
+}
+"""The modules of the commands that are made of operations."""
 
 
 class RootGroup(CLIGroup):
@@ -67,9 +88,18 @@ class RootGroup(CLIGroup):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
+        if (module := _OPERATIONS.get(cmd_name)) is not None:
+            from .views import find_command
+
+            return find_command(cmd_name, module)
         package = ".commands.operate" if cmd_name in _OPERATE else ".commands"
         command: click.Command = import_module(f"{package}.{cmd_name}", __package__).command
         return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Complete the name of a command, without importing the commands."""
+        names = [CompletionItem(name, help=text) for name, text in COMMANDS.items() if name.startswith(incomplete)]
+        return names + click.Command.shell_complete(self, ctx, incomplete)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

@@ -16,11 +16,11 @@ from typing import Any, Literal, TextIO, TypeAlias, get_args
 from ..domain.environment.library_logs import is_worth_showing
 from ..domain.observability.tracing import TURN_TRACE
 from ..domain.observability.turn_log import TURN_FIELDS, name_turns
-from ..domain.texts.error_chain import describe_error_chain, find_frame
+from ..domain.texts.error_chain import describe_error_chain, find_frame, format_frame
 from ..domain.texts.terminal_text import escape_label, escape_lines
 from ..exceptions import PeerFailedError, describe_for_log
 from .terminal.console import log_problems, status_line
-from .terminal.tracebacks import format_frame, format_traceback
+from .terminal.tracebacks import format_traceback
 
 _PACKAGE = "spade_coreason"
 LogFormat: TypeAlias = Literal["text", "json"]

@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
-import asyncio
 import getpass
-import re
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import click
 
-from ..concurrency import handle_signals
 from ..domain.jid import bare_jid, parse_jid
 from ..domain.texts.terminal_text import escape_label
 from ..exceptions import ConfigError
-from .account import data_option, find_running_directory, no_platform_error
+from .account import find_running_directory, no_platform_error
 from .completion import complete_agents, read_local_accounts
 from .errors import EXIT_INTERRUPTED
-from .settings import config_option, load_storage_settings
-from .terminal.console import format_path, print_json, print_line
+from .settings import load_storage_settings
+from .terminal.console import format_path, print_line
 
 if TYPE_CHECKING:
+    import asyncio
+
     from ..config import Settings
     from ..operations.definition import Arguments, Operation
     from ..operations.host import OperationHost
@@ -33,31 +32,22 @@ if TYPE_CHECKING:
     A = TypeVar("A", bound=Arguments)
 R = TypeVar("R")
 
-_DURATION = re.compile(r"([1-9]\d{0,4})([mhd])", re.ASCII)
-_UNIT_S = {"m": 60, "h": 3600, "d": 86_400}
-
 OnProgress = Callable[[int, int], object]
 
 yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
-limit_option = click.option(
-    "--limit", type=click.IntRange(1, 1000), default=100, show_default=True, help="The most that are listed."
+
+
+agent_option = click.option(
+    "--agent",
+    metavar="JID",
+    shell_complete=complete_agents,
+    help="The agent: its JID, or its name alone.  [default: all agents, or the only one if the command takes one]",
 )
 
 
-def storage_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options `-c FILE`, `--data DIR` and `--agent JID`."""
-    agent = click.option(
-        "--agent",
-        metavar="JID",
-        shell_complete=complete_agents,
-        help="The agent: its JID, or its name alone.  [default: all agents, or the only one if the command takes one]",
-    )
-    return config_option("config/platform.yaml, if it exists")(data_option(agent(function)))
-
-
-def parse_person(person: str) -> str:
-    """Parse the value of `--person` into the bare JID under which the data of a person is stored. Raise ConfigError."""
-    return bare_jid(parse_address(person, "--person"))
+def parse_person(person: str, option: str = "--person") -> str:
+    """Parse the value of an option into the bare JID under which the data of a person is stored. Raise ConfigError."""
+    return bare_jid(parse_address(person, option))
 
 
 def parse_address(address: str, option: str) -> str:
@@ -66,28 +56,6 @@ def parse_address(address: str, option: str) -> str:
         return parse_jid(address)
     except ValueError as error:
         raise ConfigError(option, str(error)) from error
-
-
-def parse_duration(option: str, text: str, others: str, max_s: int) -> int:
-    """Parse the value of an option into seconds: "30m", "12h" or "90d". `others` is what else may be written, for the error."""
-    found = _DURATION.fullmatch(text)
-    if found is None:
-        raise ConfigError(option, f'{text!r:.40} is no time; write it as "30m", "12h"{others}')
-    seconds = int(found[1]) * _UNIT_S[found[2]]
-    if seconds > max_s:
-        raise ConfigError(option, f"{text} is too long; the most is {max_s // _UNIT_S['d']}d")
-    return seconds
-
-
-def id_argument(name: str, complete: Callable[..., list[str]]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Add the argument ID: an id of 36 characters, or the first ones of it, as a list shows them."""
-    return click.argument(name, metavar="ID", shell_complete=complete, callback=_check_id)
-
-
-def _check_id(_context: click.Context, _parameter: click.Parameter, ident: str) -> str:
-    if not 8 <= len(ident) <= 36:
-        raise ConfigError("ID", f"{ident!r:.60} has {len(ident)} characters; give the first 8 at least, or all 36")
-    return ident
 
 
 class PlatformAccess(Protocol):
@@ -119,7 +87,7 @@ class _RunningPlatform:
     def perform(self, operation: Operation[A, R], arguments: A, on_progress: OnProgress = lambda done, total: None) -> R:
         from ..operations.client import call_platform
 
-        with _at_options():
+        with at_options():
             result, self.was_interrupted = call_platform(self._run_dir, operation, arguments, on_progress=on_progress)
         return _unless_interrupted(result, self.was_interrupted)
 
@@ -134,6 +102,9 @@ class _StoredPlatform:
         self._host = host
 
     def perform(self, operation: Operation[A, R], arguments: A, on_progress: OnProgress = lambda done, total: None) -> R:
+        import asyncio
+
+        from ..concurrency import handle_signals
         from ..operations.definition import Actor, Call, CallerKind
 
         call = Call(self._host, Actor(CallerKind.MACHINE_USER, f"user {getpass.getuser()}"), on_progress)
@@ -151,7 +122,7 @@ class _StoredPlatform:
                 return await operation(call, arguments)
 
         try:
-            with _at_options():
+            with at_options():
                 result = self._runner.run(work())
         except asyncio.CancelledError:
             raise click.Abort from None
@@ -183,7 +154,7 @@ def open_platform(
     here, this process asks the others.
     """
     settings = load_storage_settings(file, data)
-    if _is_given_on_command_line("data") and not settings.data_dir.is_dir() and not creates_directory:
+    if is_given("data") and not settings.data_dir.is_dir() and not creates_directory:
         raise ConfigError("--data", f"the directory {settings.data_dir} does not exist; name the data directory of a platform")
     if (changes or prefers_running) and (served := _find_served_directory(settings.data_dir)) is not None:
         yield _RunningPlatform(settings.data_dir, served)
@@ -203,6 +174,8 @@ def _find_served_directory(data_dir: Path) -> Path | None:
 
 @contextmanager
 def _open_stored(settings: Settings, **kind: bool) -> Iterator[_StoredPlatform]:
+    import asyncio
+
     from ..app import open_command_host
 
     host = open_command_host(settings, read_local_accounts(settings.data_dir), **kind)
@@ -241,26 +214,20 @@ def require_running(file: Path | None, data: Path | None, *, of_machine: bool = 
     directory = find_running_directory(file, data)
     if is_platform_running(directory):
         return _RunningPlatform(directory, directory)
+    from ..app import is_shared
+
     remedy = "start one (`spade-coreason up`), or name another data directory with --data"
     try:
-        settings = _find_shared_settings(file, data)
+        settings = load_storage_settings(file, data)
     except ConfigError as error:  # clients of a platform on this machine need its data directory only
         raise no_platform_error(
             directory, f"workers on other machines are not found without the configuration: {error}"
         ) from error
-    if settings is not None and not of_machine:
-        return _SharedPlatform(settings)
-    if settings is not None:
+    if is_shared(settings):
+        if not of_machine:
+            return _SharedPlatform(settings)
         remedy = "of several workers, this command reaches one on its own machine: name its data directory with --data"
     raise no_platform_error(directory, remedy)
-
-
-def _find_shared_settings(file: Path | None, data: Path | None) -> Settings | None:
-    """Return the settings of data that several workers may share. None if one platform alone can use the data."""
-    from ..app import is_shared
-
-    settings = load_storage_settings(file, data)
-    return settings if is_shared(settings) else None
 
 
 def describe_none(platform: PlatformAccess, things: str) -> str:
@@ -269,13 +236,8 @@ def describe_none(platform: PlatformAccess, things: str) -> str:
     return f"No {things}: nothing is stored in {where} yet." if platform.is_empty else f"No {things}."
 
 
-def print_result(operation: Operation[Any, R], result: R) -> None:
-    """Print the result of an operation as JSON."""
-    print_json(operation.result.dump_python(result, mode="json"))
-
-
 @contextmanager
-def _at_options() -> Iterator[None]:
+def at_options() -> Iterator[None]:
     """Set the place of a wrong argument to the option or argument of the command that has it."""
     try:
         yield
@@ -288,8 +250,15 @@ def _at_options() -> Iterator[None]:
         raise
 
 
-def _is_given_on_command_line(option: str) -> bool:
+def is_given(option: str) -> bool:
+    """Return True if an option of the command that runs was written on the command line."""
     return click.get_current_context().get_parameter_source(option) is click.core.ParameterSource.COMMANDLINE
+
+
+def refuse_options(names: Collection[str], why: str) -> None:
+    """Raise ConfigError for the first of some options that was written on the command line."""
+    for name in filter(is_given, names):
+        raise ConfigError(f"--{name.replace('_', '-')}", why)
 
 
 def confirm(action: str, is_confirmed: bool) -> None:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,10 +21,15 @@ from .terminal.console import warn
 if TYPE_CHECKING:
     from ..config import RunFile, Settings
 
+_PAGE_PORTS = range(8080, 8180)
+_reservations: list[socket.socket] = []
+"""Held until the process ends, so that two processes that start at the same time choose two ports."""
 PLATFORM_FILE = Path("config/platform.yaml")
 DEMO_FILE = Path("config/demo.yaml")
 # The content of config/demo.yaml, for a project without that file.
 DEMO_SECTIONS: dict[str, Any] = {
+    "server": {"people": ["colleague@localhost"]},
+    "access": {"groups": {"finance": ["colleague@localhost"]}},
     "agents": [
         {"jid": "echo@localhost", "agent": "spade_coreason.agents.echo:EchoAgent"},
         {"jid": "notes@localhost", "agent": "spade_coreason.agents.notes:NotesAgent"},
@@ -30,12 +38,13 @@ DEMO_SECTIONS: dict[str, Any] = {
             "agent": "spade_coreason.agents.relay:RelayAgent",
             "options": {"ask": ["echo@localhost", "notes@localhost"]},
         },
+        {"jid": "refunds@localhost", "agent": "spade_coreason.agents.refunds:RefundsAgent"},
         {"jid": "assistant@localhost", "agent": "spade_coreason.agents.assistant:AssistantAgent"},
     ],
 }
 
 
-def config_option(default: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def config_option(default: str = "config/platform.yaml, if it exists") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Return a decorator that adds the option `-c FILE`; `default` is shown in its help."""
     return click.option(
         "-c",
@@ -62,6 +71,23 @@ def load_demo_settings(file: Path | None, data: Path | None) -> Settings:
     if file is None and (current_options().project / DEMO_FILE).is_file():
         file = DEMO_FILE
     return _load(file, environ) if file is not None else _load(None, _environ_with_sections(environ, DEMO_SECTIONS))
+
+
+def with_page(settings: Settings) -> Settings:
+    """Return the settings with the page in the browser, at a free port from 8080 on, if its libraries are installed."""
+    from ..config import WebSettings
+
+    if settings.web is not None or find_spec("uvicorn") is None or find_spec("starlette") is None:
+        return settings
+    for port in _PAGE_PORTS:
+        reservation = socket.socket(socket.AF_UNIX)
+        with suppress(OSError):
+            reservation.bind(f"\0spade_coreason page {port}")
+            socket.create_server(("127.0.0.1", port)).close()
+            _reservations.append(reservation)
+            return settings.model_copy(update={"web": WebSettings(port=port)})
+        reservation.close()
+    return settings
 
 
 def load_storage_settings(file: Path | None, data: Path | None) -> Settings:

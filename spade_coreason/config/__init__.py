@@ -31,6 +31,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
             "ServerSettings",
             "Settings",
             "WebLimits",
+            "PageSettings",
             "WebSettings",
         ],
         "validation": ["find_approver_problem", "find_ca_file_problem"],

@@ -33,6 +33,7 @@ from .settings import (
     MemorySettings as MemorySettings,
     MetricsSettings as MetricsSettings,
     NotificationSettings as NotificationSettings,
+    PageSettings as PageSettings,
     RetentionLimits as RetentionLimits,
     RetentionSettings as RetentionSettings,
     ServerSettings as ServerSettings,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import fcntl
 import json
 import os
@@ -47,6 +46,8 @@ async def write_private_json(path: Path, content: object) -> None:
     Raise StoreError if it cannot be written.
     """
     try:
+        import asyncio  # a command of the terminal that reads the file needs it not
+
         await asyncio.to_thread(replace_file, path, json.dumps(content, indent=2).encode())
     except OSError as error:  # if the disk is full, it names no file
         raise StoreError(

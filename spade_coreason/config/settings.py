@@ -21,6 +21,7 @@ from pydantic import (
     model_validator,
 )
 
+from ..domain.channel_kinds import PAGE_CHANNEL
 from ..domain.jid import bare_jid
 from ..domain.policy import EMBEDDING_BATCH, MODEL_TIMEOUT_S, REQUESTS_PER_ROOT, MemoryLimits, Policy, StartupMode
 from ..domain.questions import MAX_TIMEOUT
@@ -511,7 +512,7 @@ class NotificationSettings(Section):
 class ApprovalSettings(Section):
     """The approvals of calls by people: of tool calls of language models, and of `session.run_approved`.
 
-    Approvals are refused on the embedded server, where senders can be forged.
+    On the embedded server, where senders can be forged, they are decided only in the page in the browser (`web`).
     """
 
     approvers: str | None = Field(None, min_length=1)
@@ -613,6 +614,13 @@ class WebLimits(Section):
     """The number of requests with one key that are answered at once, such as open streams, and of connections for it."""
 
 
+class PageSettings(Section):
+    """The page in the browser, in which people chat with the agents."""
+
+    approvals_h: Annotated[Seconds, Field(gt=0, le=12)] = 1
+    """The hours after a login in which a person may decide approvals in the page."""
+
+
 class OpenAISettings(Section):
     """The OpenAI-compatible door."""
 
@@ -653,6 +661,8 @@ class WebSettings(Section):
     """The limits of requests and connections."""
     openai: OpenAISettings = OpenAISettings()
     """The OpenAI-compatible door."""
+    page: PageSettings | Literal[False] = PageSettings()
+    """The chat in the browser, for all agents. `false` takes it away."""
 
     @property
     def public_url(self) -> str:
@@ -860,6 +870,10 @@ class Settings(Section):
     def conversation_of(self, agent: AgentSettings) -> ConversationSettings:
         """Return the rules of an agent's conversations: its own keys, and the common ones for the rest."""
         return _override(self.conversation, agent.conversation)
+
+    def doors_of(self, agent: AgentSettings) -> tuple[str, ...]:
+        """Return the doors of an agent, and the page if that is on."""
+        return (*agent.doors, PAGE_CHANNEL) if self.web is not None and self.web.page else agent.doors
 
     def notifications_of(self, agent: AgentSettings) -> NotificationSettings:
         """Return the notification settings of an agent: its own keys, and the common ones for the rest."""

@@ -10,7 +10,8 @@ from uuid import UUID, uuid4
 from pydantic import Field
 from pydantic_core import from_json
 
-from .base import CoReasonBaseModel, UtcDatetime, utc_now
+from .base import CoReasonBaseModel, UtcDatetime
+from .times import utc_now
 
 GENESIS_HASH = "0" * 64
 """The `previous_hash` of the first entry of a trail."""

@@ -3,18 +3,9 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from functools import partial
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict
-
-utc_now = partial(datetime.now, UTC)
-"""The function that returns the current time in UTC, the zone of every timestamp here."""
-
-
-def format_rfc3339(moment: datetime) -> str:
-    """Format a time as JSON has it (RFC 3339). A time in UTC ends with Z, as pydantic writes it."""
-    return moment.isoformat().replace("+00:00", "Z")
 
 
 def _to_utc(moment: datetime) -> datetime:

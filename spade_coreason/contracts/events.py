@@ -9,7 +9,8 @@ from uuid import uuid4
 
 from pydantic import ConfigDict, Field, TypeAdapter
 
-from .base import CoReasonBaseModel, UtcDatetime, utc_now
+from .base import CoReasonBaseModel, UtcDatetime
+from .times import utc_now
 
 T = TypeVar("T")
 

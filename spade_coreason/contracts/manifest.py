@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Annotated, Any, Literal, Self
 from uuid import NAMESPACE_URL, UUID, uuid4, uuid5
 
 from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
-from .base import StrictModel, UtcDatetime, utc_now
+from .base import StrictModel, UtcDatetime
 from .memory import ManifestMemory, MemoryConfig
+from .times import utc_now
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-fA-F]{64}$")]
 NonEmpty = Annotated[str, Field(min_length=1)]
@@ -219,14 +220,17 @@ class AgentDefinition(StrictModel):
         author: str = "unknown",
         system_prompt: str | None = None,
         memory: MemoryConfig | None = None,
+        examples: Sequence[str] = (),
     ) -> Self:
         """Build a valid manifest from a name: its one capability "chat" takes `{"query": text}`.
 
-        The id is derived from the name, so the agent has the same id after a restart.
+        The id is derived from the name, so the agent has the same id after a restart. `examples` are messages that the page in
+        the browser offers as buttons.
         """
         query = {"type": "object", "properties": {"query": {"type": "string"}}}
         return cls(
             metadata=AgentMetadata(id=derive_agent_id(name), version=version, name=name, author=author),
             capabilities=[AgentCapability(name="chat", description=description, inputs=query)],
             config=AgentRuntimeConfig(system_prompt=system_prompt, memory=memory),
+            custom_metadata={"examples": list(examples)} if examples else None,
         )

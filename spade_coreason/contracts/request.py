@@ -8,7 +8,8 @@ from uuid import UUID, uuid4
 
 from pydantic import Field, model_validator
 
-from .base import CoReasonBaseModel, UtcDatetime, utc_now
+from .base import CoReasonBaseModel, UtcDatetime
+from .times import utc_now
 
 
 class Identity(CoReasonBaseModel):

@@ -10,8 +10,9 @@ from uuid import UUID, uuid4
 
 from pydantic import BeforeValidator, Field, JsonValue, ValidationError
 
-from .base import CoReasonBaseModel, UtcDatetime, utc_now
+from .base import CoReasonBaseModel, UtcDatetime
 from .memory import MemoryStrategy
+from .times import utc_now
 
 
 class ConversationState(StrEnum):

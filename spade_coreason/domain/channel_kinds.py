@@ -35,6 +35,16 @@ class ChannelKind:
         object.__setattr__(self, "word", "schedule" if self.is_due else self.name)
 
     @property
+    def has_buttons(self) -> bool:
+        """True if what shows the replies has a way of its own to answer a question: no command is named."""
+        return self.is_door or self.is_page
+
+    @property
+    def is_page(self) -> bool:
+        """True for a person in the browser: commands work, and the requests have ids."""
+        return self.is_human and self.is_program
+
+    @property
     def has_commands(self) -> bool:
         """True if a text may be any command of the platform."""
         return self.is_human and not (self.is_room or self.is_due)
@@ -49,6 +59,8 @@ PERSON = ChannelKind("person", is_human=True)
 ROOM = ChannelKind("room", is_human=True, is_room=True)
 PROGRAM = ChannelKind("program", is_program=True)
 DOOR = ChannelKind("door", is_program=True, is_door=True)
+PAGE = ChannelKind("page", is_human=True, is_program=True)
+"""A person in the browser: commands work, and the requests have ids."""
 SPADE = ChannelKind("spade")
 """A SPADE agent without this platform: a program that reads texts."""
 DUE_TO_PERSON = ChannelKind("due_to_person", is_human=True, is_due=True)
@@ -63,5 +75,7 @@ SCHEDULE_CHANNEL = "schedule"
 """The name of the channel of due times."""
 DOOR_CHANNEL = "door"
 """The name of the channel of requests that come by a door."""
-_KINDS = (PERSON, ROOM, PROGRAM, DOOR, SPADE, DUE_TO_PERSON, DUE_IN_ROOM, DUE_TO_NOBODY, JOB)
+PAGE_CHANNEL = "page"
+"""The name of the channel of requests that come by the page in the browser."""
+_KINDS = (PERSON, ROOM, PROGRAM, DOOR, PAGE, SPADE, DUE_TO_PERSON, DUE_IN_ROOM, DUE_TO_NOBODY, JOB)
 CHANNEL_KINDS: Mapping[str, ChannelKind] = {kind.name: kind for kind in _KINDS}

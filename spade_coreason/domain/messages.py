@@ -158,8 +158,8 @@ MAX_BATCH_REQUESTS = 64
 PARENT_THREAD = "parent_thread"
 HIDES_PERSON = "hides_person"
 """The metadata of a request that an agent passed on, True if the person behind it is not known."""
-ROOT_METADATA = frozenset({"occupant", PUBLISHER, ROOT_SENDER})
-"""The metadata that names another person behind a request than its owner."""
+ROOT_METADATA = frozenset({"nickname", "occupant", PUBLISHER, ROOT_SENDER})
+"""The metadata of requests behind which there is another person than their owner."""
 CHAIN = "chain"
 DEADLINE = "deadline"
 
@@ -464,7 +464,11 @@ class InboundRequest:
 
         What only a newer version knows is ignored. Raise KeyError for a kind of channel that only a newer version has.
         """
-        fields = from_json(text)
+        return cls.from_fields(from_json(text), channel_name)
+
+    @classmethod
+    def from_fields(cls, fields: dict[str, Any], channel_name: str) -> InboundRequest:
+        """Read a request as `from_json` does, from a dict that it may change."""
         # Before schema 0014 it had another name. What waits since then is answered all the same.
         kind = CHANNEL_KINDS[fields.pop("language" if "language" in fields else "channel")]
         for name in LINEAGE_FIELDS:

@@ -126,6 +126,7 @@ class Policy:
     quotas: Quotas = field(default_factory=Quotas)
     notifications: NotificationPolicy = field(default_factory=NotificationPolicy)
     approvals: ApprovalPolicy = field(default_factory=ApprovalPolicy)
+    has_page: bool = False
     job_timeout_s: float = 3600
     """Time limit of `assist` for work that `session.later` began."""
     remembered_turns: int = 256

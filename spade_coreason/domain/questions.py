@@ -68,6 +68,8 @@ class ApprovalPolicy:
     """The open questions of one requester that a person is asked at once while others ask too."""
     refusal: str = ""
     """Why approvals are refused here; "" if they are not."""
+    page: str = ""
+    """The address of the page in the browser if they are decided only there, because senders can be forged; else ""."""
 
     def has_place(self, person: str, requester: str, counts: Mapping[tuple[str, str], int]) -> bool:
         """Return True if a person is asked one more question of a requester now. False: they are asked later.
@@ -287,10 +289,17 @@ def _escape(char: str) -> str:
     return json.dumps(char)[1:-1]
 
 
-def describe_approval(call: str, requester: str, code: str, time_left: str) -> str:
-    """Return the text by which a person is asked to approve a call, in Markdown. The platform writes it, no model does."""
+def describe_approval(call: str, requester: str, code: str, time_left: str, page: str = "") -> str:
+    """Return the text by which a person is asked to approve a call, in Markdown. The platform writes it, no model does.
+
+    `page` is that of `ApprovalPolicy`.
+    """
     fence = "`" * max(3, *(len(run) + 1 for run in re.findall("`*", call)))
-    answer = translate("Write /approve {code} or /deny {code}. It ends in {time}.", code=code, time=time_left)
+    answer = (
+        translate("Decide it in the browser: {url}. It ends in {time}.", url=page, time=time_left)
+        if page
+        else translate("Write /approve {code} or /deny {code}. It ends in {time}.", code=code, time=time_left)
+    )
     return f"{describe_asker(requester)}\n\n{fence}\n{call}\n{fence}\n\n{answer}"
 
 

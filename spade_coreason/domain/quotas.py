@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from .jid import bare_jid, jid_domain
+from .texts.translation import translate, translate_plural
 
 _MEBIBYTE = 2**20
 
@@ -25,6 +26,40 @@ class Quota:
     bytes_per_minute: int = 0
     bytes_per_day: int = 0
     turns: int | None = 0
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaUsage:
+    """The use of one quota today (UTC). Limits are 0 if there is none."""
+
+    scope: str
+    """person, room, domain or total."""
+    holder: str
+    """The bare JID or the domain; empty for the total."""
+    role: str
+    """The role of a person; empty for others."""
+    messages: int
+    bytes: int
+    messages_per_day: int
+    messages_per_minute: int
+    bytes_per_day: int
+    refused: int
+    """The number of messages refused since the platform started or the day began."""
+
+    @classmethod
+    def of(cls, scope: str, holder: str, role: str, quota: Quota, messages: int, size: int, refused: int = 0) -> QuotaUsage:
+        """Make it of a quota and what was counted: the messages, their bytes, and the messages that were refused."""
+        limits = quota.messages_per_day, quota.messages_per_minute, quota.bytes_per_day
+        return cls(scope, holder, role, messages, size, *limits, refused)
+
+    def __str__(self) -> str:
+        number, limit = self.messages, self.messages_per_day
+        counted = (
+            translate_plural("{used} of {number} message", "{used} of {number} messages", limit, used=number)
+            if limit
+            else translate_plural("{number} message", "{number} messages", number)
+        )
+        return translate("{messages} ({refused} refused)", messages=counted, refused=self.refused) if self.refused else counted
 
 
 @dataclass(frozen=True, slots=True)

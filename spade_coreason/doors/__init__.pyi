@@ -22,6 +22,7 @@ from .doors import (
 )
 from .files import (
     make_file_routes as make_file_routes,
+    upload_to_page as upload_to_page,
 )
 from .keys import (
     KeyRing as KeyRing,
@@ -31,6 +32,9 @@ from .mcp.routes import (
 )
 from .openai.routes import (
     make_openai_routes as make_openai_routes,
+)
+from .page.routes import (
+    make_page_routes as make_page_routes,
 )
 from .running_door import (
     Accepted as Accepted,

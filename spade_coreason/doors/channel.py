@@ -17,7 +17,6 @@ from uuid import UUID
 from pydantic_core import from_json, to_json
 
 from ..contracts import AgentRequest, ErrorCode
-from ..domain.channel_kinds import DOOR, DOOR_CHANNEL
 from ..domain.event_data import event_data
 from ..domain.jid import bare_jid
 from ..domain.messages import InboundRequest, Refused, RequestContext, TurnEvent
@@ -239,7 +238,7 @@ class DoorChannel(Channel):
         gateway = self._require_gateway()
         reply = self._open_reply(caller, request.request_id, waits=waits)
         incoming = self._make_request(reply, dict(request.payload), thread, metadata, request)
-        reply.stored = gateway.receive(incoming, channel=DOOR_CHANNEL)
+        reply.stored = gateway.receive(incoming, channel=caller.channel)
         if reply.stored is None:
             asyncio.get_running_loop().call_later(_SILENCE_S, self._refuse_silently, reply)
         else:
@@ -264,7 +263,7 @@ class DoorChannel(Channel):
 
     async def find_state(self, caller: Caller, request_id: UUID) -> RequestState | None:
         """Return the state of a request of a caller, or None. Raise ConnectionError while the agent does not run."""
-        return await self._require_gateway().find_state(caller.address, request_id, channel=DOOR_CHANNEL)
+        return await self._require_gateway().find_state(caller.address, request_id, channel=caller.channel)
 
     async def cancel(self, caller: Caller, request_id: UUID) -> bool:
         """Cancel a request of a caller that is not answered. Return False if there is none."""
@@ -294,7 +293,7 @@ class DoorChannel(Channel):
         request: AgentRequest | None = None,
     ) -> InboundRequest:
         return InboundRequest(
-            DOOR,
+            reply.caller.kind,
             reply.address,
             str(reply.request_id),
             thread,
@@ -313,7 +312,7 @@ class DoorChannel(Channel):
 
     async def _repeat(self, reply: DoorReply) -> bool:
         incoming = self._make_request(reply, {}, None, {})
-        return await self._require_gateway().repeat_reply(incoming, channel=DOOR_CHANNEL)
+        return await self._require_gateway().repeat_reply(incoming, channel=reply.caller.channel)
 
     def _refuse_silently(self, reply: DoorReply) -> None:
         if not reply.has_begun:
@@ -335,6 +334,8 @@ class DoorChannel(Channel):
             event = DoorEvent(fields["type"], fields["data"])
             if (reply := self._replies.get(message.recipient)) is not None:
                 reply.put(event, getsizeof(message.content))
+                if reply.caller.is_person:  # a question was shown, and its answer may be a text
+                    message.on_written()
             message.acknowledge()
             if event.type in ANSWERED:
                 self._go_on(bare_jid(message.recipient), UUID(fields["request"]))

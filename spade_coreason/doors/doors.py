@@ -13,16 +13,18 @@ from uuid import UUID, uuid4
 from pydantic_core import from_json
 
 from ..contracts import AgentDefinition, AgentRequest, QuestionState
-from ..domain.identifiers import derive_request_key
+from ..domain.identifiers import derive_request_key, digest_request
 from ..domain.jid import local_part
+from ..domain.texts.translation import LANGUAGE
+from ..exceptions import ConfigError
 from ..operations.definition import Actor, Call, CallerKind
 from ..operations.host import OperationHost
-from ..operations.initiative.questions import Answered, OwnAnswer, answer_question
+from ..operations.initiative.questions import Answered, answer_question
 from ..runtime import RequestState
 from ..storage import AgentRepository, KnownRequest, StoredQuestion
 from .caller import Caller
 from .channel import DoorChannel, DoorReply
-from .running_door import AgentDoor, LocalDoor, UnansweredRequest
+from .running_door import AgentDoor, ListCommands, LocalDoor, UnansweredRequest
 
 _NO_METADATA: Mapping[str, Any] = {}
 
@@ -78,9 +80,14 @@ class DoorAgent:
         return await self.door.is_paused()
 
     @property
+    def host(self) -> OperationHost:
+        """The platform as operations see it."""
+        return self._get_host()
+
+    @property
     def repository(self) -> AgentRepository:
         """The stored data of the agent."""
-        return self._get_host().repository(self.jid)
+        return self.host.repository(self.jid)
 
     async def ask(
         self,
@@ -117,6 +124,11 @@ class DoorAgent:
         """Return a request of the caller as it is stored; None without one within seven days."""
         return await self.door.find_request(caller, request_id)
 
+    async def is_same(self, caller: Caller, request_id: UUID, payload: Mapping[str, Any]) -> bool:
+        """Return True unless the request that is stored under an id asks something else."""
+        stored = await self.find_request(caller, request_id)
+        return stored is None or stored.digest == digest_request(payload, None)
+
     async def list_open(self, caller: Caller) -> list[UnansweredRequest]:
         """Return the requests of the caller that are not answered."""
         return await self.door.list_open(caller)
@@ -124,6 +136,10 @@ class DoorAgent:
     async def cancel(self, caller: Caller, request_id: UUID) -> bool:
         """Cancel a request of the caller that is not answered. Return False if there is none."""
         return await self.door.cancel(caller, request_id)
+
+    async def list_commands(self, caller: Caller) -> list[tuple[str, str]]:
+        """Return the commands that the caller may send, with what they do, in the language of this task."""
+        return await self.door.list_commands(caller, LANGUAGE.get())
 
     async def find_questions(self, caller: Caller, request_id: UUID | None = None) -> list[CallerQuestion]:
         """Return the open questions that the agent has asked the caller itself, of one request or of all, oldest first."""
@@ -177,8 +193,12 @@ class DoorAgent:
         """Answer a question that the agent has asked the caller itself. One who has no access any more was not asked."""
         if not await self.is_allowed(caller):
             return Answered("unknown")
-        call = Call(self._get_host(), Actor(CallerKind.PERSON, caller.address, self.jid))
-        return await answer_question(call, OwnAnswer(agent=self.jid, person=caller.address, code=question.code, text=text))
+        call = Call(self.host, Actor(CallerKind.PERSON, caller.address, self.jid))
+        given = {"agent": self.jid, "person": caller.address, "code": question.code, "text": text}
+        try:
+            return await answer_question(call, answer_question.read_arguments(given))
+        except ConfigError as error:  # it is too long
+            return Answered("unsuitable", problem=error.problem)
 
 
 def _describe_question(stored: StoredQuestion, request_id: UUID) -> CallerQuestion:
@@ -208,12 +228,13 @@ class Doors:
         doors: Iterable[str],
         is_paused: Callable[[], bool] = lambda: False,
         wait_s: float = 0.0,
+        list_commands: ListCommands = lambda person: (),
     ) -> None:
         """Add an agent (a bare JID) that is behind these doors. `is_paused` returns True while an operator has paused it.
 
         Callers wait at most `wait_s` seconds for it to run.
         """
-        door = LocalDoor(self.make_channel(jid), lambda: self._get_host().repository(jid), is_paused, wait_s)
+        door = LocalDoor(self.make_channel(jid), lambda: self._get_host().repository(jid), is_paused, wait_s, list_commands)
         self.add_door(jid, door, manifest, doors)
 
     def add_door(self, jid: str, door: AgentDoor, manifest: AgentDefinition, doors: Iterable[str]) -> None:

@@ -1,4 +1,4 @@
-"""The files that callers of doors send: stored for seven days, behind links of 256 random bits that agents can fetch."""
+"""The files of callers of doors, and those of agents for people in the page: stored for seven days, behind secret links."""
 
 from __future__ import annotations
 
@@ -12,8 +12,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from ..contracts.base import utc_now
-from ..storage import DoorRepository, NewFile, TooManyFilesError, find_file
+from ..contracts.times import utc_now
+from ..domain.channel_kinds import PAGE_CHANNEL
+from ..domain.jid import bare_jid
+from ..exceptions import UploadError
+from ..runtime import CURRENT_REQUEST, Progress, UploadFile
+from ..storage import DoorRepository, NewFile, StoredFile, TooManyFilesError, find_file
 from .addresses import group_address
 from .caller import Caller
 from .doors import Doors
@@ -66,7 +70,7 @@ async def store_files(
         raise HttpError(HTTPStatus.INSUFFICIENT_STORAGE, text) from error
     return [
         {
-            "url": f"{public_url}{FILES_PATH}/{file.token}/{quote(file.name, safe='')}",
+            "url": _link(public_url, file),
             "name": file.name,
             "type": file.type,
             "size": file.size,
@@ -76,8 +80,33 @@ async def store_files(
     ]
 
 
+def upload_to_page(upload: UploadFile, repository: DoorRepository, public_url: str) -> UploadFile:
+    """Return a function that stores the files of an agent here while it answers in the page, else by `upload`.
+
+    The page loads nothing from another host, such as that of the XMPP server.
+    """
+
+    async def upload_file(name: str, data: bytes, media_type: str, progress: Progress | None = None) -> str:
+        request = CURRENT_REQUEST.get()
+        if request is None or request.metadata.get("channel") != PAGE_CHANNEL:
+            return await upload(name, data, media_type, progress)
+        owner = bare_jid(request.metadata["sender"])
+        try:
+            [file] = await repository.add_files(owner, request.request_id, [NewFile(name, media_type, data)], utc_now())
+        except TooManyFilesError as error:
+            raise UploadError(name, "too many files of the person are stored") from error
+        return _link(public_url, file)
+
+    return upload_file
+
+
+def _link(public_url: str, file: StoredFile) -> str:
+    return f"{public_url}{FILES_PATH}/{file.token}/{quote(file.name, safe='')}"
+
+
 def _harmless_type(media_type: str) -> str:
     """Return the type with which a file is sent: what a browser could run is a plain text, or only data."""
+    media_type = media_type.partition(";")[0].strip().lower()
     kind = media_type.partition("/")[0]
     if media_type in _PLAIN_TYPES or (kind in _PLAIN_KINDS and media_type not in _ACTIVE_TYPES):
         return media_type

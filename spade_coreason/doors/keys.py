@@ -8,10 +8,10 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from ..contracts.base import utc_now
+from ..contracts.times import utc_now
 from ..domain.callers import caller_address, is_caller, key_of
 from ..exceptions import StoreError
-from ..storage import USERS_BY_HEADER, Database, KeyRepository, StoredKey, from_micros, hash_secret
+from ..storage import USERS_BY_HEADER, Database, KeyRepository, StoredKey, from_micros_or_none, hash_secret
 from .caller import Caller
 
 log = logging.getLogger(__name__)
@@ -28,11 +28,11 @@ class _LiveKey:
         self.address = caller_address(stored.name)
         self.hashes = [stored.secret_hash]
         self.previous_hash = stored.previous_hash
-        self.previous_until = None if stored.previous_until is None else from_micros(stored.previous_until)
+        self.previous_until = from_micros_or_none(stored.previous_until)
         if stored.previous_hash is not None:
             self.hashes.append(stored.previous_hash)
-        self.expires_at = None if stored.expires_at is None else from_micros(stored.expires_at)
-        self.used_at = None if stored.last_used_at is None else from_micros(stored.last_used_at)
+        self.expires_at = from_micros_or_none(stored.expires_at)
+        self.used_at = from_micros_or_none(stored.last_used_at)
         self.caller = Caller(
             stored.name, self.address, stored.account, frozenset(agents), names_users=stored.users == USERS_BY_HEADER
         )
@@ -87,7 +87,7 @@ class KeyRing:
 
     async def load(self) -> None:
         """Take all keys, before the agents are built. Raise StoreError if they cannot be read."""
-        for stored in await self._repository.load_all():
+        for stored in await self._repository.load():
             self.take(stored)
 
     def take(self, stored: StoredKey) -> None:

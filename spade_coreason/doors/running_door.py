@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
 from uuid import UUID
 
 from ..contracts import AgentRequest
-from ..domain.channel_kinds import DOOR_CHANNEL
 from ..domain.identifiers import derive_request_key
+from ..domain.texts.translation import use_language
 from ..runtime import RequestState
 from ..storage import AgentRepository, KnownRequest
 from .caller import Caller
 from .channel import DoorChannel, DoorReply
+
+ListCommands: TypeAlias = Callable[[str], Iterable[tuple[str, str]]]
+"""A function that returns the commands that a person (a bare JID) may send, with what they do."""
 
 
 class UnansweredRequest(NamedTuple):
@@ -45,6 +48,10 @@ class DoorQueries(Protocol):
 
     async def list_open(self, caller: Caller) -> list[UnansweredRequest]:
         """Return the requests of a caller that are not answered."""
+        ...
+
+    async def list_commands(self, caller: Caller, language: str | None) -> list[tuple[str, str]]:
+        """Return the commands that a caller may send, with what they do, in a language (a tag of BCP 47)."""
         ...
 
 
@@ -80,7 +87,9 @@ class LocalDoor:
         get_repository: Callable[[], AgentRepository],
         is_paused: Callable[[], bool],
         wait_s: float = 0.0,
+        list_commands: ListCommands = lambda person: (),
     ) -> None:
+        self._list_commands = list_commands
         self._channel = channel
         self._get_repository = get_repository
         self._is_paused = is_paused
@@ -128,8 +137,12 @@ class LocalDoor:
 
     async def list_open(self, caller: Caller) -> list[UnansweredRequest]:
         await self._wait()
-        found = await self._get_repository().inbox.load_open_of(caller.address, DOOR_CHANNEL)
+        found = await self._get_repository().inbox.load_open_of(caller.address, caller.channel)
         return [UnansweredRequest(*each) for each in found]
+
+    async def list_commands(self, caller: Caller, language: str | None) -> list[tuple[str, str]]:
+        with use_language(language):
+            return list(self._list_commands(caller.address))
 
 
 class Reader(NamedTuple):

@@ -72,6 +72,8 @@ class DoorRoutes:
     open_routes: tuple[BaseRoute, ...] = ()
     close: Callable[[], Awaitable[None]] | None = None
     """A function that ends what the door keeps open, awaited after the last request."""
+    stop: Callable[[], object] = lambda: None
+    """A function that ends what has no end by itself, called when the server begins to stop."""
 
 
 class WebServer:
@@ -142,6 +144,8 @@ class WebServer:
         """Refuse new requests with 503. Those in progress go on."""
         self._guard.is_stopping = True
         self._health.is_stopping = True
+        for door in self._doors:
+            door.stop()
 
     async def close(self) -> None:
         """Close the server, and within a few seconds all connections."""

@@ -143,7 +143,8 @@ def _claimed_type(attachment: Mapping[str, Any]) -> str:
     if isinstance(kind := attachment.get("type"), str) and kind:
         return kind.lower()
     name = attachment.get("name")
-    return guess_type(name if isinstance(name, str) else attachment["url"].partition("?")[0])[0] or ""
+    shown = name if isinstance(name, str) else attachment["url"].partition("?")[0]
+    return guess_type(shown.rpartition("/")[2])[0] or ""  # Python 3.13 raises for an address that cannot be parsed
 
 
 def _name_of(attachment: Mapping[str, Any]) -> str:

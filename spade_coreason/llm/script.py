@@ -1,7 +1,7 @@
 """A script that plays a language model in demonstrations, and says that it is one.
 
-It remembers a statement by a tool. For a question it asks the agent whose name the question has, calls the tool whose words it
-has, or repeats a remembered fact.
+It calls the tool with whose name a text begins, such as "remind me", and remembers another statement. For a question it asks
+the agent whose name the question has, calls the tool whose words it has, or repeats a remembered fact.
 """
 
 from __future__ import annotations
@@ -56,7 +56,10 @@ def _choose_plain_reply(messages: Sequence[Mapping[str, Any]], tools: Mapping[st
     if messages[-1]["role"] == "tool":
         return ScriptedReply(_render_tool_result(messages))
     question = _strip_speaker("\n".join(content_texts(messages[-1].get("content"))).strip())
+    own_tools = [tool for name, tool in tools.items() if name not in RESERVED_TOOL_NAMES]
     if not question.endswith("?"):
+        if (order := _find_order(question, own_tools)) is not None:
+            return order
         information = _REMEMBER_PREFIX.sub("", question)
         if information and REMEMBER_TOOL in tools:
             return ScriptedReply(tool=REMEMBER_TOOL, arguments={"information": information})
@@ -64,7 +67,6 @@ def _choose_plain_reply(messages: Sequence[Mapping[str, Any]], tools: Mapping[st
             return ScriptedReply("Tell me something that I should remember.")
     if (asked := _find_agent_call(question, extract_keywords(question), tools.get(ASK_TOOL))) is not None:
         return asked
-    own_tools = [tool for name, tool in tools.items() if name not in RESERVED_TOOL_NAMES]
     keywords = extract_keywords(question)
     facts = [(keyword_coverage(keywords, " ".join(split_words(fact))), fact) for fact in _find_remembered_facts(messages)]
     fact_score, fact = max(facts, key=lambda scored: scored[0], default=(0.0, ""))
@@ -119,6 +121,23 @@ def _find_tool_call(
         if score > best_score and (arguments := _fill_arguments(question, keywords, words, tool["parameters"])) is not None:
             best_score, best = score, ScriptedReply(tool=tool["name"], arguments=arguments)
     return best_score, best
+
+
+def _find_order(text: str, tools: Sequence[Mapping[str, Any]]) -> ScriptedReply | None:
+    """Return the call of the tool with whose name a text begins. What it requires are the parts of the rest between "to"."""
+    words = " ".join(text.split())
+    for tool in tools:
+        phrase, parameters = tool["name"].replace("_", " "), tool["parameters"]
+        required, properties = parameters.get("required", ()), parameters.get("properties", {})
+        parts = words[len(phrase) + 1 :].split(" to ", max(0, len(required) - 1))
+        is_whole = len(parts) == max(1, len(required)) and (parts[0] or not required)
+        if is_whole and f"{words.lower()} ".startswith(f"{phrase} "):
+            arguments = {
+                name: int(part) if properties[name].get("type") == "integer" and part.isdecimal() else part
+                for name, part in zip(required, parts, strict=False)
+            }
+            return ScriptedReply(tool=tool["name"], arguments=arguments)
+    return None
 
 
 def _find_agent_call(question: str, keywords: Sequence[str], tool: Mapping[str, Any] | None) -> ScriptedReply | None:

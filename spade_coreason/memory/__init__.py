@@ -8,7 +8,6 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     submod_attrs={
         "conversation": ["ActiveConversation", "ActivePerson", "Variables"],
         "erasure": [
-            "ErasureReport",
             "cut_conversation",
             "delete_turns_of_person",
             "erase_conversation",

@@ -4,7 +4,6 @@ from .conversation import (
     Variables as Variables,
 )
 from .erasure import (
-    ErasureReport as ErasureReport,
     cut_conversation as cut_conversation,
     delete_turns_of_person as delete_turns_of_person,
     erase_conversation as erase_conversation,

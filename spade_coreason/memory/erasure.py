@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import datetime
 
 from ..domain.identifiers import candidate_conversation_ids
@@ -11,8 +11,8 @@ from ..domain.jid import bare_jid
 from ..storage import (
     AgentRepository,
     DocumentCollection,
+    ErasureReport,
     FoundConversation,
-    StorageErasureReport,
     StoredConversation,
     TimeSpans,
     find_spans,
@@ -26,46 +26,6 @@ _BATCH_TURNS = 500
 """The number of turns that are deleted in one transaction. Turns of others wait until it ends."""
 
 
-@dataclass(frozen=True, slots=True)
-class ErasureReport:
-    """Counts of the records that were deleted from the stores of one agent.
-
-    `memories` counts conversations in its interaction memory. `documents` counts knowledge that belongs to the person or to
-    one of the conversations, turns included. The hashes of `audit_entries` are not deleted. `items` that the person published
-    to topics lose its name only, and `deleted_items` are deleted. `questions` are those of the person's requests, and those of
-    others that the person was asked; `requests` has the requests that waited for their answers too.
-    """
-
-    conversation_ids: tuple[str, ...] = ()
-    interactions: int = 0
-    variables: int = 0
-    requests: int = 0
-    memories: int = 0
-    preferences: int = 0
-    documents: int = 0
-    audit_entries: int = 0
-    incidents: int = 0
-    subscriptions: int = 0
-    items: int = 0
-    deleted_items: int = 0
-    notifications: int = 0
-    schedules: int = 0
-    questions: int = 0
-
-    @property
-    def is_empty(self) -> bool:
-        """True if there was nothing to delete."""
-        return self == ErasureReport()
-
-    @classmethod
-    def of(cls, report: StorageErasureReport, memories: int) -> ErasureReport:
-        """Return the report of the database with a number of conversations deleted from the interaction memory."""
-        return cls(memories=memories, **{field.name: getattr(report, field.name) for field in fields(report)})
-
-    def __add__(self, other: ErasureReport) -> ErasureReport:
-        return ErasureReport(*(getattr(self, field.name) + getattr(other, field.name) for field in fields(self)))
-
-
 async def erase_conversation(
     repository: AgentRepository, memory: AgentInteractionMemory | None, record: StoredConversation, *, with_copies: bool = True
 ) -> ErasureReport:
@@ -76,7 +36,7 @@ async def erase_conversation(
     """
     # The interaction memory goes first: if a crash left it behind, its owner could not be found any more.
     memories = int(await memory.aclear_conversation(record.conversation_id)) if memory is not None else 0
-    return ErasureReport.of(await repository.delete_conversation(record, with_copies=with_copies), memories)
+    return ErasureReport(memories=memories) + await repository.delete_conversation(record, with_copies=with_copies)
 
 
 async def is_all_erased(repository: AgentRepository, memory: AgentInteractionMemory | None, record: StoredConversation) -> bool:
@@ -115,7 +75,7 @@ async def erase_person(repository: AgentRepository, memory: AgentInteractionMemo
     for caller in await repository.find_callers_of(person):
         report += await erase_person(repository, memory, caller)
     memories = await memory.aclear_conversations(conversation_ids) if memory is not None else 0
-    return report + ErasureReport.of(await repository.erase_person(person), memories)
+    return report + ErasureReport(memories=memories) + await repository.erase_person(person)
 
 
 async def delete_turns_of_person(repository: AgentRepository, person: str, should_go_on: Callable[[], bool]) -> int:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
-from ..contracts.base import format_rfc3339, utc_now
+from ..contracts.times import format_rfc3339, utc_now
 from ..domain.identifiers import EXPORT_SCHEMA
 from ..domain.preferences import PREFERENCES_SCOPE, Preferences
+from ..domain.texts.json_text import read_json
 from ..storage import (
     MESSAGE_COUNT_SCOPES,
     AgentRepository,
@@ -18,13 +18,10 @@ from ..storage import (
     FoundConversation,
     FoundRequest,
     InboxRecord,
-    Incident,
     KeyRepository,
     StoredConversation,
     StoredKey,
-    StoredNotification,
     StoredQuestion,
-    StoredSchedule,
     TopicItem,
     find_spans,
     from_micros,
@@ -76,7 +73,7 @@ async def export_person(
     - `finished_requests`: the number of the other messages of the last seven days. Their text is in the turns.
     """
     owner, records, conversation_ids = await find_person_records(repository, owner)
-    entries = await memory.aget_entries() if memory is not None else {}
+    shown, entries = await repository.load_shown(owner), await memory.aget_entries() if memory is not None else {}
     topics = await repository.topics.load_of_person(owner)
     preferences = Preferences.from_stored(await repository.load_variables(PREFERENCES_SCOPE, owner))
     requests = [_export_request(record) for record in await repository.inbox.load_received_from(owner)]
@@ -97,16 +94,14 @@ async def export_person(
             if name in entries
         },
         "documents": await _export_documents(repository, owner, conversation_ids),
-        "audit": [record.entry for record in await repository.audit_trail.load_newest(person=owner)],
-        "incidents": [_export_incident(incident) for incident in await repository.incidents.load_of_person(owner)],
+        "audit": [row["entry"] for row in shown["audit"]],
+        "incidents": shown["incidents"],
         "topics": {"subscriptions": list(topics.patterns), "published": [_export_item(item) for item in topics.published]},
-        "notifications": [_export_notification(one, owner) for one in await repository.notifications.load_about(owner)],
-        "schedules": [_export_schedule(one) for one in await repository.schedules.load_about(owner)],
+        "notifications": shown["notifications"],
+        "schedules": shown["schedules"],
+        "tasks": shown["tasks"],
         "questions": [_export_question(one, owner) for one in await repository.questions.load_about(owner)],
-        "parked_requests": [
-            {"parked_at": format_rfc3339(from_micros(one.parked_at)), "request": _parse_json(one.request)}
-            for one in await repository.questions.load_parked_of(owner)
-        ],
+        "parked_requests": shown["parked_requests"],
         "keys": [
             _export_key(key)
             for key in await KeyRepository(repository.database).load_of(owner)
@@ -136,8 +131,8 @@ async def export_cut(
     documents = await repository.knowledge.load_texts([DocumentCollection("conversation", name)])
     return {
         "conversation_id": name,
-        "turns": [_parse_json(turn) for turn in await load_bodies(repository.database, conversation.turns)],
-        "variables": {key: _parse_json(value) for key, value in values.items()},
+        "turns": [read_json(turn) for turn in await load_bodies(repository.database, conversation.turns)],
+        "variables": {key: read_json(value) for key, value in values.items()},
         "memories": [
             {"content": content, "timestamp": timestamp} for content, timestamp in entries if is_entry_within(timestamp, spans)
         ],
@@ -159,7 +154,7 @@ async def _export_door_data(repository: AgentRepository, owner: str) -> dict[str
 
 def export_waiting(request: FoundRequest) -> dict[str, Any]:
     """Return a stored request that came from a person through an agent or a room."""
-    text = None if request.request is None else _parse_json(request.request)
+    text = None if request.request is None else read_json(request.request)
     return {"received_at": format_rfc3339(request.received_at), "request": text}
 
 
@@ -174,12 +169,12 @@ async def _export_conversation(repository: AgentRepository, record: StoredConver
         "created_at": format_rfc3339(status.created_at),
         "last_interaction": format_rfc3339(status.last_interaction),
         "variables": await _export_variables(repository, "conversation", record.conversation_id),
-        "turns": [_parse_json(turn) async for turn in repository.iterate_turns(record.id)],
+        "turns": [read_json(turn) async for turn in repository.iterate_turns(record.id)],
     }
 
 
 async def _export_variables(repository: AgentRepository, scope: str, holder: str) -> dict[str, Any]:
-    return {name: _parse_json(value) for name, value in (await repository.load_variables(scope, holder)).items()}
+    return {name: read_json(value) for name, value in (await repository.load_variables(scope, holder)).items()}
 
 
 async def _export_documents(repository: AgentRepository, owner: str, conversation_ids: list[str]) -> list[dict[str, Any]]:
@@ -197,37 +192,13 @@ def _export_request(record: InboxRecord) -> dict[str, Any]:
     request: dict[str, Any] = {"received_at": format_rfc3339(record.received_at), "state": _STATES[record.state]}
     for name, text in (("request", record.request), ("answer", record.reply)):
         if text is not None:
-            request[name] = _parse_json(text)
+            request[name] = read_json(text)
     if record.steps:
         request["steps"] = [
-            {"name": step.name, "use": step.number, **({} if step.result is None else {"result": _parse_json(step.result)})}
+            {"name": step.name, "use": step.number, **({} if step.result is None else {"result": read_json(step.result)})}
             for step in record.steps
         ]
     return request
-
-
-def _export_incident(incident: Incident) -> dict[str, Any]:
-    return {
-        "incident": incident.number,
-        "occurred_at": format_rfc3339(incident.occurred_at),
-        "conversation_id": incident.conversation_id,
-    }
-
-
-def _export_notification(notification: StoredNotification, person: str) -> dict[str, Any]:
-    """Return a notification. One to another person is there because of this one, and without the address."""
-    public = notification.to_public()
-    return {
-        "notification_id": public.id,
-        "is_to_person": public.person == person,
-        "thread": public.thread,
-        "state": public.state.value,
-        "reason": public.reason,
-        "created_at": format_rfc3339(public.created_at),
-        "due_at": format_rfc3339(public.due_at),
-        "changed_at": format_rfc3339(public.changed_at),
-        "content": _parse_json(notification.content),
-    }
 
 
 def _export_key(key: StoredKey) -> dict[str, Any]:
@@ -244,7 +215,7 @@ def _export_key(key: StoredKey) -> dict[str, Any]:
 def _export_question(question: StoredQuestion, person: str) -> dict[str, Any]:
     """Return a question. Others who were asked or who asked are not named, and the code of an approval is no one's to read."""
     is_request, is_answer = question.requester == person, question.decided_by == person
-    answer = None if question.answer is None or not (is_request or is_answer) else _parse_json(question.answer)
+    answer = None if question.answer is None or not (is_request or is_answer) else read_json(question.answer)
     return {
         "question_id": question.question_id,
         "kind": question.kind,
@@ -252,26 +223,12 @@ def _export_question(question: StoredQuestion, person: str) -> dict[str, Any]:
         "is_answered_by_person": is_answer,
         "thread": question.thread,
         "text": question.text,
-        **_parse_json(question.form),
+        **read_json(question.form),
         "state": question.state,
         "answer": {name: value for name, value in answer.items() if name not in ("person", "by")} if answer else None,
         "created_at": format_rfc3339(from_micros(question.created_at)),
         "expires_at": format_rfc3339(from_micros(question.expires_at)),
         "changed_at": format_rfc3339(from_micros(question.changed_at)),
-    }
-
-
-def _export_schedule(schedule: StoredSchedule) -> dict[str, Any]:
-    return {
-        "schedule_id": schedule.schedule_id,
-        "kind": schedule.kind,
-        "thread": schedule.thread,
-        "state": schedule.state,
-        "cron": schedule.cron,
-        "zone": schedule.zone,
-        "created_at": format_rfc3339(from_micros(schedule.created_at)),
-        "due_at": format_rfc3339(schedule.due),
-        "payload": _parse_json(schedule.payload),
     }
 
 
@@ -282,10 +239,3 @@ def _export_item(item: TopicItem) -> dict[str, Any]:
         "published_at": format_rfc3339(item.published_at),
         "payload": item.payload,
     }
-
-
-def _parse_json(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):  # nested deeper, or with longer numbers, than Python reads; the person gets it as text
-        return text

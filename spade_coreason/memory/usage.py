@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..contracts.base import utc_now
+from ..contracts.times import utc_now
 from ..storage import TOKENS_VARIABLE, Variable
 
 if TYPE_CHECKING:

@@ -61,7 +61,7 @@ def call_platform(
     Raise the error of the operation, ConfigError for arguments that are too long, or ServerError if the platform does not
     answer.
     """
-    body = json.dumps(arguments.model_dump(mode="json"), ensure_ascii=False).encode(errors="surrogatepass")
+    body = json.dumps(operation.dump_arguments(arguments), ensure_ascii=False).encode(errors="surrogatepass")
     if len(body) > operation.max_request_bytes:
         problem = (
             f"the request has {len(body):,} bytes, more than the limit of {operation.max_request_bytes:,}; send less at once"

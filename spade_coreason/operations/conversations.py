@@ -4,41 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pydantic import Field
-
-from ..contracts import ConversationRecord, ConversationState
-from ..contracts.base import utc_now
-from ..domain import conversation
-from .definition import OPERATORS, Arguments, Call, operation
-from .host import stored_agents
+from ..domain.texts.translation import N_
+from .definition import OPERATORS, Call, operation
 from .memory import OfConversation
 from .sessions import find_conversation
+from .view import Slash, View
 
-
-@dataclass(frozen=True, slots=True)
-class ListedConversation:
-    """A conversation of an agent, as its record."""
-
-    agent: str
-    record: ConversationRecord
-
-
-class ListConversations(Arguments):
-    """Which conversations. `limit` counts those of each agent, the newest."""
-
-    agent: str | None = None
-    state: ConversationState | None = None
-    limit: int = Field(100, ge=1)
-
-
-@operation("conversations.list")
-async def list_conversations(call: Call, arguments: ListConversations) -> list[ListedConversation]:
-    """List conversations and their states."""
-    return [
-        ListedConversation(agent, found.contract_record)
-        for agent in await stored_agents(call.host, arguments.agent)
-        for found in await call.host.repository(agent).list_conversations(state=arguments.state, limit=arguments.limit)
-    ]
+_MISSING = N_("There is no conversation {conversation}. /all lists them.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,28 +23,52 @@ class ChangedConversation:
     is_changed: bool = True
 
 
-@operation("conversations.end", OPERATORS, is_change=True)
+@operation(
+    "conversations.end",
+    OPERATORS,
+    is_change=True,
+    view=View(
+        done="The conversation {conversation_id} is ended.",
+        unchanged="The conversation {conversation_id} is not active.",
+        slash=Slash(
+            name="end",
+            description=N_("end a conversation of any person"),
+            done=N_("The conversation {conversation_id} is ended."),
+            unchanged=N_("The conversation {conversation_id} is not active."),
+            usage="ID",
+            missing=_MISSING,
+        ),
+        offered=lambda row: row.state == "active",
+    ),
+)
 async def end_conversation(call: Call, arguments: OfConversation) -> ChangedConversation:
     """End an active conversation. A turn that runs still sends its reply."""
     agent, record = await find_conversation(call.host, arguments.agent, arguments.conversation)
     if not record.status.is_active:
         return ChangedConversation(agent, record.conversation_id, record.owner, is_changed=False)
     await call.record(agent, "conversations.end", f"conversation {record.conversation_id}", person=record.owner)
-    if (running := await call.host.running_agent(agent, changes=True)) is not None:
-        is_changed = await running.end(record.conversation_id)
-        return ChangedConversation(agent, record.conversation_id, record.owner, is_changed)
-    await call.host.repository(agent).save_conversation(record.with_status(conversation.complete(record.status)))
-    return ChangedConversation(agent, record.conversation_id, record.owner)
+    is_changed = await (await call.host.open_agent(agent, changes=True)).end(record.conversation_id)
+    return ChangedConversation(agent, record.conversation_id, record.owner, is_changed)
 
 
-@operation("conversations.reset", OPERATORS, is_change=True)
+@operation(
+    "conversations.reset",
+    OPERATORS,
+    is_change=True,
+    view=View(
+        done="The conversation {conversation_id} begins anew.",
+        slash=Slash(
+            name="reset",
+            description=N_("let a conversation start anew"),
+            done=N_("The conversation {conversation_id} starts anew. What I remember of it stays."),
+            usage="ID",
+            missing=_MISSING,
+        ),
+    ),
+)
 async def reset_conversation(call: Call, arguments: OfConversation) -> ChangedConversation:
     """Begin a new episode of a conversation. What the agent remembers of it stays."""
     agent, record = await find_conversation(call.host, arguments.agent, arguments.conversation)
     await call.record(agent, "conversations.reset", f"conversation {record.conversation_id}", person=record.owner)
-    if (running := await call.host.running_agent(agent, changes=True)) is not None:
-        await running.reset(record.conversation_id)
-    else:
-        status = conversation.restart_episode(record.status, utc_now())
-        await call.host.repository(agent).save_conversation(record.with_status(status))
+    await (await call.host.open_agent(agent, changes=True)).reset(record.conversation_id)
     return ChangedConversation(agent, record.conversation_id, record.owner)

@@ -7,15 +7,29 @@ programs of the machine call the same ones. `table.py` lists them all.
 
 from __future__ import annotations
 
+import dataclasses
 import enum
+import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, get_type_hints
+from types import NoneType, UnionType
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    ClassVar,
+    Generic,
+    NamedTuple,
+    TypeVar,
+    Union,
+    dataclass_transform,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
-
-from ..contracts import AuditEntry
+from .. import contracts
 from ..domain.identifiers import candidate_conversation_ids, recover_thread
 from ..exceptions import (
     ConfigError,
@@ -26,8 +40,11 @@ from ..exceptions import (
     ServerError,
     StoreError,
 )
+from .view import HIDDEN, View
 
 if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
     from .host import OperationHost
 
 PLATFORM_TRAIL = "platform"
@@ -65,14 +82,50 @@ class Actor:
     """The bare JID of the agent to which a person or an operator writes. Their calls concern this agent only."""
 
 
-class Arguments(BaseModel):
-    """The arguments of an operation. What a JSON object has beyond them is an error."""
+class About(NamedTuple):
+    """The description of an argument, in its annotation."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+    help: str
+    metavar: str = ""
+    """The word for its value, if that is not its name: "JID" is that of a person, without a resource."""
+    option: str = ""
+    """The option of the terminal, if it is not named as the argument."""
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
+class Arguments:
+    """The arguments of an operation, as a dataclass. What a JSON object has beyond them is an error.
+
+    They are no models of pydantic, so that a command of the terminal shows its help without that.
+    """
+
+    __pydantic_config__: ClassVar = {"extra": "forbid"}
+
+    def __init_subclass__(cls) -> None:
+        dataclass(frozen=True, kw_only=True)(cls)
+
+
+class Argument(NamedTuple):
+    """One argument: its name and its type without None, its default, and what its annotation says."""
+
+    name: str
+    type: Any
+    is_required: bool
+    may_be_none: bool
+    default: Any
+    about: About
+    limits: tuple[Any, ...]
+    """The bounds of `annotated_types`."""
 
 
 class NoArguments(Arguments):
     """Nothing."""
+
+
+class OfAgents(Arguments):
+    """The agents; all without a name, or the only one for an operation on one agent."""
+
+    agent: str | None = None
 
 
 @dataclass(slots=True)
@@ -100,7 +153,7 @@ class Call:
         `person` is the bare JID of the person whose data it concerns: the entry is erased with the data. `actor` replaces the
         name of the caller. Raise StoreError if the entry cannot be stored.
         """
-        entry = AuditEntry(actor=actor or self.actor.name, action=action, resource=resource, outcome="success")
+        entry = contracts.AuditEntry(actor=actor or self.actor.name, action=action, resource=resource, outcome="success")
         await self.host.repository(agent).audit_trail.append(entry, person)
 
 
@@ -108,55 +161,72 @@ A = TypeVar("A", bound=Arguments)
 R = TypeVar("R")
 
 
+@dataclass(kw_only=True, eq=False)
 class Operation(Generic[A, R]):
     """An operation. `operation` makes one of a function."""
 
-    def __init__(
-        self,
-        name: str,
-        function: Callable[[Call, A], Awaitable[R]],
-        callers: frozenset[CallerKind],
-        *,
-        is_change: bool,
-        needs_platform: bool,
-        max_request_bytes: int,
-        timeout_s: float | None,
-    ) -> None:
-        self.name = name
-        """The name, `subject.verb`, under which the trail and other programs know it."""
-        self.description = (function.__doc__ or "").strip().partition("\n")[0]
-        self.callers = callers
-        self.is_change = is_change
-        """True if it changes stored data. It is in the audit trail then, and only one process may do it."""
-        self.needs_platform = needs_platform
-        """True if it is about what runs, so that it needs a running platform."""
-        self.max_request_bytes = max_request_bytes
-        self.timeout_s = timeout_s
-        """The time that a caller of the running platform waits; None for work without a limit."""
-        self._function = function
+    name: str
+    """The name, `subject.verb`, under which the trail and other programs know it."""
+    function: Callable[[Call, A], Awaitable[R]] = field(repr=False)
+    callers: frozenset[CallerKind]
+    is_change: bool
+    """True if it changes stored data. It is in the audit trail then, and only one process may do it."""
+    needs_platform: bool
+    """True if it is about what runs, so that it needs a running platform."""
+    max_request_bytes: int
+    timeout_s: float | None
+    """The time that a caller of the running platform waits; None for work without a limit."""
+    view: View = field(repr=False)
+
+    @property
+    def help(self) -> str:
+        """The docstring of its function."""
+        return inspect.getdoc(self.function) or ""
+
+    @property
+    def description(self) -> str:
+        """The first line of its help."""
+        return self.help.partition("\n")[0]
 
     @cached_property
     def _hints(self) -> dict[str, Any]:
-        return get_type_hints(self._function)
+        return get_type_hints(self.function)
 
-    @property
-    def arguments(self) -> type[A]:
-        """The class of its arguments."""
-        found: type[A] = self._hints["arguments"]
-        return found
+    @cached_property
+    def arguments(self) -> tuple[Argument, ...]:
+        """Its arguments."""
+        kind = self._hints["arguments"]
+        hints = get_type_hints(kind, include_extras=True)
+        return tuple(_read_argument(one, hints[one.name]) for one in dataclasses.fields(kind))
+
+    @cached_property
+    def _reader(self) -> TypeAdapter[A]:
+        from pydantic import TypeAdapter
+
+        return TypeAdapter(self._hints["arguments"])
 
     @cached_property
     def result(self) -> TypeAdapter[R]:
         """The type of its result, to write it as JSON and to read it."""
+        from pydantic import TypeAdapter
+
         return TypeAdapter(self._hints["return"])
 
     def read_arguments(self, values: Any) -> A:
         """Return arguments from the value of a JSON text. Raise ConfigError at the first that is wrong."""
+        from pydantic import ValidationError
+
+        from ..domain.texts.text import replace_lone_surrogates
+
         try:
-            return self.arguments.model_validate(values)
+            return self._reader.validate_python(replace_lone_surrogates(values))  # no database takes them
         except ValidationError as error:
             first = error.errors()[0]
             raise ConfigError(".".join(map(str, first["loc"])) or self.name, first["msg"]) from None
+
+    def dump_arguments(self, arguments: A) -> Any:
+        """Return arguments as a value for JSON, for `read_arguments` in another process."""
+        return self._reader.dump_python(arguments, mode="json")
 
     async def __call__(self, call: Call, arguments: A) -> R:
         """Perform the operation. Raise ForbiddenError if the caller may not, ConfigError for arguments that match nothing."""
@@ -164,7 +234,18 @@ class Operation(Generic[A, R]):
             raise ForbiddenError(f"{call.actor.name} may not call {self.name}")
         if self.needs_platform and not call.host.is_running:
             raise StoreError(f"{self.name} needs a running platform; start it with `spade-coreason up`")
-        return await self._function(call, arguments)
+        return await self.function(call, arguments)
+
+
+def _read_argument(one: dataclasses.Field[Any], hint: Any) -> Argument:
+    kind, *notes = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+    may_be_none = get_origin(kind) in (Union, UnionType)
+    if may_be_none:
+        [kind] = [each for each in get_args(kind) if each is not NoneType]
+    about = next((note for note in notes if isinstance(note, About)), About(""))
+    is_required = one.default is dataclasses.MISSING
+    limits = tuple(note for note in notes if note is not about)
+    return Argument(one.name, kind, is_required, may_be_none, None if is_required else one.default, about, limits)
 
 
 async def _may_give(call: Call, arguments: Arguments) -> bool:
@@ -197,18 +278,20 @@ def operation(
     needs_platform: bool = False,
     max_request_bytes: int = _MAX_REQUEST_BYTES,
     timeout_s: float | None = None,
+    view: View = HIDDEN,
 ) -> Callable[[Callable[[Call, A], Awaitable[R]]], Operation[A, R]]:
-    """Make an operation of a function of a call and its arguments. The first line of its docstring describes it."""
+    """Make an operation of a function of a call and its arguments. Its docstring is the help of the operation."""
 
     def make(function: Callable[[Call, A], Awaitable[R]]) -> Operation[A, R]:
         return Operation(
-            name,
-            function,
-            callers,
+            name=name,
+            function=function,
+            callers=callers,
             is_change=is_change,
             needs_platform=needs_platform,
             max_request_bytes=max_request_bytes,
             timeout_s=timeout_s,
+            view=view,
         )
 
     return make

@@ -1,19 +1,18 @@
-"""The operations on the knowledge of agents: the documents that they can search."""
+"""Add, list, search or remove the documents that agents can search."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass
+from typing import Annotated
 
-from pydantic import Field
+from annotated_types import Ge, Le
 
-from ..contracts.base import format_rfc3339
+from .. import memory
+from ..contracts.times import format_rfc3339
 from ..exceptions import ConfigError
-from .definition import Arguments, Call, operation
+from .definition import About, Call, OfAgents, operation
 from .host import OperationHost, owner_of, select_agent
-
-if TYPE_CHECKING:
-    from ..memory import Knowledge
+from .view import View, count, moment
 
 MAX_TEXT_REQUEST_BYTES = 80 * 1024 * 1024
 """The largest file of a document has 64 MiB, and JSON escapes some of its characters."""
@@ -77,17 +76,29 @@ class MadeVectors:
     is_complete: bool = True
 
 
-class OfKnowledge(Arguments):
+class OfKnowledge(OfAgents):
     """The knowledge of an agent: its own documents, or those of a person (a bare JID) or a conversation (its id)."""
 
-    agent: str | None = None
-    person: str | None = None
-    conversation: str | None = None
+    person: Annotated[str | None, About("Documents of this person only.", "JID")] = None
+    conversation: Annotated[str | None, About("Documents of this conversation only.")] = None
 
 
-@operation("knowledge.list")
+@operation(
+    "knowledge.list",
+    view=View(
+        examples=["knowledge list notes"],
+        given=["agent"],
+        things="documents",
+        columns=["document", "passages", "characters", ("added", moment("added_at"))],
+        rows=lambda found: found.documents,
+        dump=lambda found: list(map(asdict, found.documents)),
+        links=["knowledge.remove"],
+        beside=["knowledge.search", "knowledge.add"],
+    ),
+)
 async def list_documents(call: Call, arguments: OfKnowledge) -> DocumentList:
     """List the documents of an agent."""
+    _check_owner(arguments)
     agent = await select_agent(call.host, arguments.agent)
     if call.host.database is None:
         return DocumentList(agent, [], has_vectors=False, missing=0)
@@ -104,13 +115,29 @@ class SearchKnowledge(OfKnowledge):
     """A question or a few words, the most passages, and the lowest score."""
 
     query: str
-    limit: int = Field(5, ge=1)
-    threshold: float = Field(0.7, ge=0, le=1)
+    limit: Annotated[int, Ge(1), About("Show at most this many passages.")] = 5
+    threshold: Annotated[float, Ge(0), Le(1), About("The lowest score to show.")] = 0.7
 
 
-@operation("knowledge.search")
+@operation(
+    "knowledge.search",
+    view=View(
+        examples=[
+            'knowledge search notes "How long can I return it?"',
+            "knowledge search notes refund --threshold 0.5",
+        ],
+        given=["agent", "query"],
+        things=lambda wanted: (
+            f"passages with a score of {wanted.threshold:g} or more{'; try a lower --threshold' if wanted.threshold else ''}"
+        ),
+        role="content",
+    ),
+)
 async def search_knowledge(call: Call, arguments: SearchKnowledge) -> list[FoundPassage]:
-    """Show the passages that an agent finds for a question, best first."""
+    """Show the passages that an agent finds for a question, with scores, best first.
+
+    QUERY is a question or a few words.
+    """
     agent, owner = await select_agent(call.host, arguments.agent), _owner(arguments)
     if call.host.database is None:
         return []
@@ -166,15 +193,22 @@ async def remove_documents(call: Call, arguments: RemoveDocuments) -> RemovedDoc
     return RemovedDocuments(agent, removed)
 
 
-class OfAgent(Arguments):
-    """An agent."""
+@operation(
+    "knowledge.reindex",
+    is_change=True,
+    view=View(
+        examples=["knowledge reindex notes"],
+        given=["agent"],
+        progress="vectors",
+        done=lambda one: f"{one.agent}: computed {count(one.vectors, 'vector')}.",
+        dump=lambda one: {"indexed": one.vectors},
+    ),
+)
+async def reindex_knowledge(call: Call, arguments: OfAgents) -> MadeVectors:
+    """Compute missing and outdated vectors for the knowledge of an agent.
 
-    agent: str | None = None
-
-
-@operation("knowledge.reindex", is_change=True)
-async def reindex_knowledge(call: Call, arguments: OfAgent) -> MadeVectors:
-    """Compute missing and outdated vectors for the knowledge of an agent."""
+    A vector is outdated if another model computed it. After an interruption, run the same command again to continue.
+    """
     agent = await select_agent(call.host, arguments.agent)
     knowledge = call.host.knowledge(agent)
     if knowledge.embedder is None:
@@ -207,12 +241,16 @@ class _Progress:
             raise _StoppedError
 
 
-async def _open(host: OperationHost, arguments: OfKnowledge) -> tuple[str, Knowledge, str]:
-    if arguments.person and arguments.conversation:
-        raise ConfigError("conversation", "a document belongs to a person or to a conversation; leave one of them out")
+async def _open(host: OperationHost, arguments: OfKnowledge) -> tuple[str, memory.Knowledge, str]:
+    _check_owner(arguments)
     agent, conversation = await select_agent(host, arguments.agent), arguments.conversation
     person = arguments.person or ("" if conversation is None else await owner_of(host, agent, conversation))
     return agent, host.knowledge(agent), person
+
+
+def _check_owner(arguments: OfKnowledge) -> None:
+    if arguments.person and arguments.conversation:
+        raise ConfigError("conversation", "a document belongs to a person or to a conversation; leave one of them out")
 
 
 def _owner(arguments: OfKnowledge) -> dict[str, str | None]:

@@ -1,45 +1,24 @@
-"""The operations on all that a platform stores about one person."""
+"""List people, and delete or export all that the platform stores about a person."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
-from ..contracts.base import format_rfc3339
+from .. import memory, storage
+from ..contracts.times import format_rfc3339
 from ..domain.callers import is_caller, key_of
 from ..domain.jid import bare_jid, local_part, parse_jid
+from ..domain.texts.translation import N_, translate, translate_plural
 from ..exceptions import ConfigError, StoreError
-from ..memory import (
-    ErasureReport,
-    cut_conversation,
-    delete_turns_of_person,
-    erase_conversation,
-    erase_person,
-    export_cut,
-    export_person,
-    export_waiting,
-    is_all_erased,
-)
-from ..storage import (
-    CutOffTurn,
-    Database,
-    FoundConversation,
-    KeyRepository,
-    PersonSearch,
-    UnknownTurns,
-    erase_behind_others,
-    erase_trail,
-    find_acts,
-    find_requests,
-    is_shared,
-    search_person,
-)
-from .definition import EVERYBODY, PLATFORM_TRAIL, Arguments, Call, CallerKind, operation
+from .definition import EVERYBODY, OPERATORS, PLATFORM_TRAIL, About, Arguments, Call, CallerKind, OfAgents, operation
 from .host import OperationHost, RunningAgent, stored_agents
-from .sessions import AgentErasure
+from .lists import Limit, read_time
+from .sessions import AgentErasure, describe_deleted
+from .view import PERSON_FIELD, Slash, View, moment
 
 T = TypeVar("T")
 
@@ -48,18 +27,60 @@ _AT_ONCE = 8
 """The number of agents that are asked at the same time."""
 _EXPORT_HEADER = {"schema", "version", "agent", "person", "exported_at"}
 
-KeptReason: TypeAlias = Literal["access", "keys", "operator", "unreachable", "running", "log"]
+KeptReason: TypeAlias = Literal["access", "keys", "operator", "unreachable", "running", "log", "file"]
 """The reason why something stays of a person.
 
 It is an operator's decision about their access, a key that stands for them, or what they did as an operator. It is an agent
-that the caller does not reach, a turn that does not end, or the log of a database that another program reads.
+that the caller does not reach, or a turn that does not end. It is the log of a database that another program reads, or the file
+of a large one.
 """
 
 
 class OfWholePerson(Arguments):
     """A person: a bare JID."""
 
+    person: Annotated[str, About("The person.", "JID")]
+
+
+class ListPeople(OfAgents):
+    """The people with whom agents have conversations."""
+
+    limit: Limit = 100
+    before: Annotated[str | None, About("List only people whose last turn is from before this time.", "TIME")] = None
+
+
+@dataclass(frozen=True, slots=True)
+class ListedPerson:
+    """A person, a room or an agent (a bare JID), and the conversations of agents with them. `last` is as in RFC 3339."""
+
     person: str
+    agents: int
+    conversations: int
+    turns: int
+    last_interaction: str
+
+
+@operation(
+    "people.list",
+    OPERATORS,
+    view=View(
+        examples=["people list --agent notes"],
+        things="people",
+        cursor="last_interaction",
+        columns=["person", "agents", "conversations", "turns", ("last", moment("last_interaction"))],
+        links=["sessions.list", "sessions.export", "people.delete"],
+    ),
+)
+async def list_people(call: Call, arguments: ListPeople) -> list[ListedPerson]:
+    """List the people with whom agents have conversations, those who wrote last first."""
+    agents, before = await stored_agents(call.host, arguments.agent), read_time(arguments.before, "before")
+    if not agents or call.host.database is None:
+        return []
+    found = await storage.list_owners(call.host.database, agents, before, arguments.limit)
+    return [
+        ListedPerson(person, count, conversations, turns, format_rfc3339(storage.from_micros(last)))
+        for person, count, conversations, turns, last in found
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,15 +113,70 @@ class PersonDeletion:
     """False if it was stopped. The same call deletes the rest."""
 
 
-@operation("people.delete", EVERYBODY, is_change=True)
-async def delete_person(call: Call, arguments: OfWholePerson) -> PersonDeletion:
-    """Delete all that the platform stores about a person, also what came through agents and rooms. Says what may be left.
+def describe_deletion(deletion: PersonDeletion) -> str:
+    """Describe the deletion of all about a person: what was deleted by agent, what may hold more, and what stays."""
+    return "\n".join(list_deletion_lines(deletion, lambda one: [f"{one.agent}: {describe_deleted(one.report)}"], _STAYS))
 
-    The person, and the user of the machine, reach all agents; an operator reaches those whose operator they are, and not the
-    trail of the platform. Until it ends, requests of the person are refused. In conversations that belong to agents and rooms
-    only the turns of the person go, with what was stored for the conversation while they ran. The trail of the platform has one
-    entry, because it is one act, and so that it does not tell which agents the person has used.
+
+def list_deletion_lines(
+    deletion: PersonDeletion, describe: Callable[[AgentErasure], list[str]], stays: Mapping[KeptReason, str]
+) -> list[str]:
+    """Return the lines about a deletion. `describe` makes those about an agent, and `stays` has the texts on what stays."""
+    lines = [line for one in deletion.erasures if not one.report.is_empty for line in describe(one)]
+    lines = lines or [translate("There was nothing to delete.")]
+    for unknown in deletion.may_hold_more:
+        text = translate_plural(
+            "{agent} may hold more: {number} turn of which it is not known from whom it came ({first} to {last}).",
+            "{agent} may hold more: {number} turns of which it is not known from whom they came ({first} to {last}).",
+            unknown.turns,
+            agent=unknown.agent,
+            first=unknown.first[:10],
+            last=unknown.last[:10],
+        )
+        lines.append(text)
+    return lines + [f"{kept.agent}: {translate(stays[kept.reason])}" for kept in deletion.kept]
+
+
+_STAYS: dict[KeptReason, str] = {
+    "access": N_("an operator's decision about access stays."),
+    "keys": N_("keys that stand for this person stay, and so does what was asked with them."),
+    "operator": N_("what was done as an operator stays in the audit trail."),
+    "unreachable": N_("was not reached, because you are not its operator."),
+    "running": N_("an answer does not end, and may store more. Try again later."),
+    "log": N_("The log of the database still has deleted data, because another program reads it. They go when that ends."),
+    "file": N_("The file of the database may still have copies of deleted data. They go when an operator writes it anew."),
+}
+
+
+@operation(
+    "people.delete",
+    EVERYBODY,
+    is_change=True,
+    view=View(
+        examples=["people delete alice@example.org"],
+        given=["person"],
+        question="delete everything of {person} with all agents",
+        progress="deleting",
+        slash=Slash(
+            name="people delete",
+            description=N_("delete everything about a person, at the agents whose operator you are"),
+            done=describe_deletion,
+            fields=(PERSON_FIELD,),
+            question=N_("This deletes everything about this person, at all agents whose operator you are."),
+            usage="JID",
+        ),
+    ),
+)
+async def delete_person(call: Call, arguments: OfWholePerson) -> PersonDeletion:
+    """Delete all that the platform stores about a person, of all agents.
+
+    JID is the address of the person. Also deletes what reached agents through other agents and in chat rooms, as far as it is
+    known from whom that came. The output lists what may hold more, and what stays. Turns of the person end first, and their
+    messages are refused until it ends. Ctrl-C ends it early; run it again for the rest. Backups are not changed.
     """
+    # An operator reaches the agents whose operator they are, and not the trail of the platform. In conversations that belong to
+    # agents and rooms only the turns of the person go, with what was stored for the conversation while they ran. The trail of
+    # the platform has one entry, because it is one act, and so that it does not tell which agents the person has used.
     host, person = call.host.whole, _parse_person(arguments.person)
     agents, kept = await _find_reach(call, host, person)
     if host.database is None:
@@ -111,28 +187,30 @@ async def delete_person(call: Call, arguments: OfWholePerson) -> PersonDeletion:
     async with _refused(call, host, person, agents) as running:
         late = [
             agent
-            for agent, is_over in (await _ask_all(running, lambda one: one.wait_for_person(person))).items()
+            for agent, is_over in (await _ask_all(running, lambda one: one.erasure.wait_for_person(person))).items()
             if not is_over
         ]
         if not kept and not call.is_stopped:
-            await erase_trail(host.database, PLATFORM_TRAIL, person)
+            await storage.erase_trail(host.database, PLATFORM_TRAIL, person)
         reached = [*agents, *([] if kept else [PLATFORM_TRAIL])]
         kept += [KeptData(agent, "running") for agent in late]
-        search = await _search(call, host, host.database, person, agents)
-        cut_off = await _ask_all(running, lambda one: one.list_cut_off(person))
+        search = await _search(host, host.database, person, agents)
+        cut_off = await _ask_all(running, lambda one: one.erasure.list_cut_off(person))
         search = await _add_cut_off(host, search, cut_off)
-        unknown = search.unknown
+        unknown, done = search.unknown, search.turn_ids
         erasures = await _erase_all(call, host, person, agents, search)
         # A turn that had ended, and was not stored yet, is found now.
-        while not call.is_stopped and (search := await _search(call, host, host.database, person, agents, search.end)).found:
+        while not call.is_stopped and (search := await _search(host, host.database, person, agents)).turn_ids - done:
+            done |= search.turn_ids
             for agent, report in (await _erase_all(call, host, person, agents, search)).items():
                 erasures[agent] += report
-        for agent, dropped in (await _ask_all(running, lambda one: one.count_dropped(person))).items():
-            erasures[agent] += ErasureReport(requests=dropped)
+        for agent, dropped in (await _ask_all(running, lambda one: one.erasure.count_dropped(person))).items():
+            erasures[agent] += storage.ErasureReport(requests=dropped)
         kept += await _find_kept(host, host.database, person, reached)
         # Still refused: a request that another agent has sent before it was cancelled may arrive.
-        if not await host.database.wait_until_erased(_LOG_WAIT_S):
-            kept.append(KeptData(PLATFORM_TRAIL, "log"))
+        if (remains := await host.database.wait_until_erased(_LOG_WAIT_S)) is not None:
+            kept.append(KeptData(PLATFORM_TRAIL, remains))
+    await storage.LoginRepository(host.database).end_all(person)
     return PersonDeletion(
         person,
         [AgentErasure(agent, report) for agent, report in erasures.items()],
@@ -142,54 +220,45 @@ async def delete_person(call: Call, arguments: OfWholePerson) -> PersonDeletion:
     )
 
 
-@operation("people.export", EVERYBODY, is_change=True)
+@operation(
+    "people.export",
+    EVERYBODY,
+    is_change=True,
+    view=View(examples=["people export alice@example.org"], given=["person"], role="content"),
+)
 async def export_whole_person(call: Call, arguments: OfWholePerson) -> dict[str, Any]:
-    """Export all that the platform stores about a person, also what came through agents and rooms.
+    """Print all that the platform stores about a person as JSON, of all agents.
 
-    It has what a deletion by the same caller deletes. The trail of the platform has an entry. A person gets only the agents
-    that store something about them: others may answer strangers with silence. They get no turns that may be of others.
+    JID is the address of the person. The output has what `people delete` would delete. The audit trail of the platform has an
+    entry of it.
     """
+    # A person gets only the agents that store something about them: others may answer strangers with silence. They get no turns
+    # that may be of others.
     host, person = call.host.whole, _parse_person(arguments.person)
     agents, kept = await _find_reach(call, host, person)
     exported: dict[str, Any] = {"person": person, "agents": [], "may_hold_more": [], "not_reached": [one.agent for one in kept]}
     if host.database is None:
         return exported
-    with _one_search(call, host.database):
-        await _check_person(host, host.database, person)
-        await call.record(PLATFORM_TRAIL, "people.export", "a person", person=person)
-        search = await _search(call, host, host.database, person, agents)
-        requests = await find_requests(host.database, agents, search, person)
-        for agent in agents:
-            repository, memory = host.repository(agent), host.memory(agent)
-            own = await export_person(repository, memory, person)
-            of_keys = {one["person"] for one in own["callers"]}
-            passed_on = [one for one in search.found if one.agent == agent and one.record.owner not in of_keys]
-            own["passed_on"] = {
-                "conversations": [await export_cut(repository, memory, one) for one in passed_on],
-                "requests": [export_waiting(one) for one in requests if one.agent == agent],
-            }
-            if call.actor.kind is not CallerKind.PERSON or _holds_data(own):
-                exported["agents"].append(own)
-        exported["may_hold_more"] = [
-            {"agent": one.agent, "turns": one.turns, "first": one.first, "last": one.last}
-            for one in _describe_unknown(call, search.unknown, agents)
-        ]
+    await _check_person(host, host.database, person)
+    await call.record(PLATFORM_TRAIL, "people.export", "a person", person=person)
+    search = await _search(host, host.database, person, agents)
+    requests = await storage.find_requests(host.database, agents, search, person)
+    for agent in agents:
+        repository, remembered = host.repository(agent), host.memory(agent)
+        own = await memory.export_person(repository, remembered, person)
+        of_keys = {one["person"] for one in own["callers"]}
+        passed_on = [one for one in search.found if one.agent == agent and one.record.owner not in of_keys]
+        own["passed_on"] = {
+            "conversations": [await memory.export_cut(repository, remembered, one) for one in passed_on],
+            "requests": [memory.export_waiting(one) for one in requests if one.agent == agent],
+        }
+        if call.actor.kind is not CallerKind.PERSON or _holds_data(own):
+            exported["agents"].append(own)
+    exported["may_hold_more"] = [
+        {"agent": one.agent, "turns": one.turns, "first": one.first, "last": one.last}
+        for one in _describe_unknown(call, search.unknown, agents)
+    ]
     return exported
-
-
-@contextmanager
-def _one_search(call: Call, database: Database) -> Iterator[None]:
-    """Let a person or an operator export one person at a time: it reads all turns. ConfigError if an export runs already."""
-    if call.actor.kind is CallerKind.MACHINE_USER:
-        yield
-        return
-    if call.actor.name in database.searching_people:
-        raise ConfigError("person", "another export of yours is being made; wait until you have it")
-    database.searching_people.add(call.actor.name)
-    try:
-        yield
-    finally:
-        database.searching_people.discard(call.actor.name)
 
 
 def _parse_person(text: str) -> str:
@@ -199,12 +268,12 @@ def _parse_person(text: str) -> str:
         raise ConfigError("person", str(error)) from error
 
 
-async def _check_person(host: OperationHost, database: Database, person: str) -> None:
+async def _check_person(host: OperationHost, database: storage.Database, person: str) -> None:
     """Raise ConfigError for a JID behind which others are: an agent, a room, or a key that stands for a person."""
-    if await is_shared(database, person, await host.list_agents()):
+    if await storage.is_shared(database, person, await host.list_agents()):
         problem = "is an agent or a chat room, and many people are behind it; name a person, or delete it with `sessions clear`"
         raise ConfigError("person", f"{person} {problem}")
-    key = await KeyRepository(database).find(local_part(key_of(person))) if is_caller(person) else None
+    key = await storage.KeyRepository(database).find(local_part(key_of(person))) if is_caller(person) else None
     if key is not None and key.account:
         raise ConfigError("person", f"{person} is a key of {key.account}, who has the data; name {key.account}")
 
@@ -233,10 +302,10 @@ async def _refused(
     begun: list[RunningAgent] = []
     try:
         for one in running.values():
-            while not call.is_stopped and not await one.refuse_person(person):
+            while not call.is_stopped and not await one.erasure.refuse_person(person):
                 if call.actor.kind is not CallerKind.MACHINE_USER:
                     raise ConfigError("person", f"{person} is being deleted already; wait until that is done")
-                waiting = asyncio.ensure_future(one.wait_until_admitted(person))
+                waiting = asyncio.ensure_future(one.erasure.wait_until_admitted(person))
                 call.on_stop = waiting.cancel
                 try:
                     await asyncio.wait([waiting])
@@ -250,7 +319,7 @@ async def _refused(
     finally:
         for one in begun:
             with suppress(StoreError):  # its worker has ended, and with it the refusal
-                await one.admit_person(person)
+                await one.erasure.admit_person(person)
 
 
 async def _ask_all(running: Mapping[str, RunningAgent], ask: Callable[[RunningAgent], Awaitable[T]]) -> dict[str, T]:
@@ -264,18 +333,9 @@ async def _ask_all(running: Mapping[str, RunningAgent], ask: Callable[[RunningAg
     return dict(zip(running, await asyncio.gather(*map(ask_one, running.values())), strict=True))
 
 
-async def _search(
-    call: Call, host: OperationHost, database: Database, person: str, agents: Sequence[str], after: int = 0
-) -> PersonSearch:
+async def _search(host: OperationHost, database: storage.Database, person: str, agents: Sequence[str]) -> storage.PersonSearch:
     """Search the turns of all agents, and leave out those of agents that the caller does not reach."""
-    search = await search_person(
-        database,
-        person,
-        await host.list_agents(),
-        lambda done, total: call.on_progress(done, total + len(agents)),
-        lambda: not call.is_stopped,
-        after,
-    )
+    search = await storage.search_person(database, person, await host.list_agents())
     return replace(
         search,
         found=[one for one in search.found if one.agent in agents],
@@ -283,65 +343,51 @@ async def _search(
     )
 
 
-async def _add_cut_off(host: OperationHost, search: PersonSearch, cut_off: Mapping[str, Sequence[CutOffTurn]]) -> PersonSearch:
+async def _add_cut_off(
+    host: OperationHost, search: storage.PersonSearch, cut_off: Mapping[str, Sequence[storage.CutOffTurn]]
+) -> storage.PersonSearch:
     """Add the turns that the deletion itself has cut off, by agent: they are not stored, but what they have stored is there."""
     found = {(one.agent, one.record.conversation_id): one for one in search.found}
     for agent, turns in cut_off.items():
         ids = [turn.conversation_id for turn in turns]
         for name, record in (await host.repository(agent).find_conversations(ids)).items():
-            one = found.get((agent, name), FoundConversation(agent, record, []))
+            one = found.get((agent, name), storage.FoundConversation(agent, record, []))
             found[agent, name] = one._replace(cut_off=[turn for turn in turns if turn.conversation_id == name])
     return replace(search, found=list(found.values()))
 
 
 async def _erase_all(
-    call: Call, host: OperationHost, person: str, agents: Sequence[str], search: PersonSearch
-) -> dict[str, ErasureReport]:
+    call: Call, host: OperationHost, person: str, agents: Sequence[str], search: storage.PersonSearch
+) -> dict[str, storage.ErasureReport]:
     """Erase what was found and what agents have under the name of the person, agent by agent, until the call is stopped."""
-    erasures = dict.fromkeys(agents, ErasureReport())
+    erasures = dict.fromkeys(agents, storage.ErasureReport())
     if call.is_stopped or (database := host.database) is None:
         return erasures
-    requests, items = await erase_behind_others(database, agents, search, person)
+    requests, items = await storage.erase_behind_others(database, agents, search, person)
     for done, agent in enumerate(agents):
         call.on_progress(done, len(agents))
         if call.is_stopped:
             break
-        report = ErasureReport(requests=requests[agent], deleted_items=items[agent])
+        report = storage.ErasureReport(requests=requests[agent], deleted_items=items[agent])
         for conversation in (*search.found, *search.emptied):
             if conversation.agent == agent:
-                report += await _cut(call, host, conversation)
-        report += ErasureReport(
-            interactions=await delete_turns_of_person(host.repository(agent), person, lambda: not call.is_stopped)
+                one = await host.open_agent(agent, changes=True)
+                report += await one.erasure.cut_conversation(conversation, lambda: not call.is_stopped)
+        report += storage.ErasureReport(
+            interactions=await memory.delete_turns_of_person(host.repository(agent), person, lambda: not call.is_stopped)
         )
         if not call.is_stopped:
-            running = await host.running_agent(agent, changes=True)
-            if running is not None:
-                report += await running.erase_person(person)
-            else:
-                report += await erase_person(host.repository(agent), host.memory(agent), person)
+            report += await (await host.open_agent(agent, changes=True)).erasure.erase_person(person)
         erasures[agent] = report
     return erasures
 
 
-async def _cut(call: Call, host: OperationHost, conversation: FoundConversation) -> ErasureReport:
-    def should_go_on() -> bool:
-        return not call.is_stopped
-
-    if (running := await host.running_agent(conversation.agent, changes=True)) is not None:
-        return await running.cut_conversation(conversation, should_go_on)
-    repository, memory = host.repository(conversation.agent), host.memory(conversation.agent)
-    report = (await cut_conversation(repository, memory, conversation, should_go_on)).report
-    if await is_all_erased(repository, memory, conversation.record):
-        report += await erase_conversation(repository, memory, conversation.record, with_copies=False)
-    return report
-
-
-async def _find_kept(host: OperationHost, database: Database, person: str, agents: Sequence[str]) -> list[KeptData]:
+async def _find_kept(host: OperationHost, database: storage.Database, person: str, agents: Sequence[str]) -> list[KeptData]:
     """Return what is left on purpose: decisions of operators, keys that stand for the person, and their acts as an operator."""
     decided = [agent for agent in agents if person in (await host.repository(agent).load_agent()).admissions]
-    keys = await KeyRepository(database).load_of(person)
+    keys = await storage.KeyRepository(database).load_of(person)
     with_keys = {agent for key in keys for agent in (*key.agent_jids, *key.withdrawn_jids)}
-    acts = [agent for agent in await find_acts(database, person) if agent in agents]
+    acts = [agent for agent in await storage.find_acts(database, person) if agent in agents]
     return [
         *(KeptData(agent, "access") for agent in decided),
         *(KeptData(agent, "keys") for agent in agents if agent in with_keys),
@@ -356,7 +402,7 @@ def _holds_data(exported: Any) -> bool:
     return any(map(_holds_data, exported)) if isinstance(exported, list) else bool(exported)
 
 
-def _describe_unknown(call: Call, unknown: Sequence[UnknownTurns], agents: Sequence[str]) -> list[UnknownPeriod]:
+def _describe_unknown(call: Call, unknown: Sequence[storage.UnknownTurns], agents: Sequence[str]) -> list[UnknownPeriod]:
     """Return the turns that may hold more, for operators and the user of the machine: they may be of others."""
     if call.actor.kind is CallerKind.PERSON:
         return []

@@ -8,10 +8,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
+from ..contracts.times import utc_now
+from ..domain.cards import AgentCard, dump_card
+from ..domain.texts.durations import format_duration
 from ..exceptions import StoreError
-from .definition import OPERATORS, PLATFORM_TRAIL, Arguments, Call, NoArguments, operation
-from .host import RunningAgent
-from .status import PlatformStatus
+from .definition import OPERATORS, PLATFORM_TRAIL, Arguments, Call, NoArguments, OfAgents, operation
+from .host import RunningAgent, select_agents
+from .status import PlatformStatus, RunningTurn
+from .view import View
 
 LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
 LOG_LEVELS: tuple[LogLevel, ...] = get_args(LogLevel)
@@ -24,26 +28,112 @@ async def show_status(call: Call, arguments: NoArguments) -> PlatformStatus:
     return await call.host.status()
 
 
-@operation("log.show", OPERATORS, needs_platform=True)
-async def show_log_level(call: Call, arguments: NoArguments) -> str:
-    """Show the level of the log: all levels, if those of several workers differ."""
-    return ", ".join(sorted(await call.host.whole.find_log_levels()))
+@dataclass(frozen=True, slots=True)
+class ListedAgent:
+    """An agent of the running platform, with the card by which others find it."""
+
+    jid: str
+    state: str
+    """The state of its connection, or "paused"."""
+    card: AgentCard | None
+
+
+@operation(
+    "agents.list",
+    needs_platform=True,
+    timeout_s=5.0,
+    view=View(
+        command="agents",
+        examples=["agents", "agents --data /var/lib/agents --json"],
+        columns=[
+            ("agent", "jid"),
+            "state",
+            ("capabilities", lambda one: ", ".join(each.name for each in one.card.capabilities) if one.card else ""),
+            ("description", lambda one: one.card.description if one.card else ""),
+        ],
+        texts=["description"],
+        dump=lambda found: [{"jid": one.jid, "state": one.state, **(dump_card(one.card) if one.card else {})} for one in found],
+        links=["turns.list", "sessions.list", "agents.pause", "agents.resume"],
+    ),
+)
+async def list_agents(call: Call, arguments: NoArguments) -> list[ListedAgent]:
+    """List the agents of the running platform with their capabilities.
+
+    The list has all agents, with the cards by which other agents find them. A directory agent shows each sender only the agents
+    that the sender may talk to. --json shows the schemas of the capabilities, too.
+
+    Exit code: 0 success, 2 a mistake in the configuration, 4 no platform is running, or it does not answer.
+    """
+    found = (await call.host.status()).agents
+    return [ListedAgent(one.jid, "paused" if one.is_paused and one.state == "online" else one.state, one.card) for one in found]
+
+
+def _format_age(turn: RunningTurn) -> str:
+    return format_duration((utc_now() - turn.since).total_seconds())
+
+
+@operation(
+    "turns.list",
+    OPERATORS,
+    needs_platform=True,
+    timeout_s=5.0,
+    view=View(
+        things="running answers",
+        columns=[
+            "agent",
+            "person",
+            ("conversation", "conversation_id"),
+            ("runs", _format_age),
+            ("last step", "last_step"),
+            ("waits in", "waits_in"),
+        ],
+        links=["sessions.show"],
+        refresh_s=2.0,
+    ),
+)
+async def list_turns(call: Call, arguments: OfAgents) -> list[RunningTurn]:
+    """List the turns that run, of all agents or one, with what each waits for."""
+
+    async def list_of(agent: str) -> list[RunningTurn]:
+        return await (await call.host.open_agent(agent)).list_turns()
+
+    # All at once: other workers are asked for theirs.
+    found = await asyncio.gather(*map(list_of, await select_agents(call.host, arguments.agent)))
+    return [turn for turns in found for turn in turns]
 
 
 class SetLogLevel(Arguments):
-    """The new level."""
+    """The new level; without it the present one stays."""
 
-    level: LogLevel
+    level: LogLevel | None = None
 
 
-@operation("log.set", OPERATORS, is_change=True, needs_platform=True)
+@operation(
+    "log.set",
+    OPERATORS,
+    is_change=True,
+    needs_platform=True,
+    view=View(
+        command="log",
+        examples=["log", "log debug"],
+        given=["level"],
+        done=lambda level: f"The level of the log is {level}.",
+    ),
+)
 async def set_log_level(call: Call, arguments: SetLogLevel) -> str:
-    """Set the level of the log of the whole platform, with all its workers, until its next start."""
-    host = call.host.whole
-    if await host.find_log_levels() != {arguments.level}:
-        await call.record(PLATFORM_TRAIL, "log.set", arguments.level)
-        await host.set_log_level(arguments.level)
-    return arguments.level
+    """Show or set the level of the running platform's log.
+
+    LEVEL is debug, info, warning or error. It lasts until the next start. An operator does the same in a chat with /log. If
+    several workers share the agents, it is the log of all that run; one that starts later has the level of its own start. All
+    levels are shown if theirs differ.
+    """
+    host, level = call.host.whole, arguments.level
+    found = await host.find_log_levels()
+    if level is None or found == {level}:
+        return ", ".join(sorted(found))
+    await call.record(PLATFORM_TRAIL, "log.set", level)
+    await host.set_log_level(level)
+    return level
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,16 +17,13 @@ from . import (
     platform,
     requests,
     sessions,
-    topics,
-    turns,
 )
 from .definition import Operation
-from .doors import keys, webhooks
-from .initiative import notifications, questions, schedules
+from .doors import keys, logins, webhooks
+from .initiative import notifications, questions, schedules, topics
 
 _MODULES = (
     platform,
-    turns,
     agents,
     access,
     conversations,
@@ -43,6 +40,7 @@ _MODULES = (
     audit,
     keys,
     webhooks,
+    logins,
 )
 
 OPERATIONS: Mapping[str, Operation[Any, Any]] = {

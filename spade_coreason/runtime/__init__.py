@@ -10,6 +10,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "turns.interceptors": ["InterceptorSource", "load_interceptors", "make_interceptor"],
         "intake.access_requests": ["AccessRequests"],
         "agent_factory": ["build_agent", "find_agent", "find_agents", "load_agent"],
+        "commands.answers": ["describe_outcome"],
         "commands.decorator": ["command"],
         "commands.dialogs": ["AdHocSessions"],
         "commands.model": ["CommandResult"],
@@ -37,6 +38,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "peers.open_requests": ["OpenRequests"],
         "peers.peer_answers": ["PeerAnswer", "PeerEvent", "collect_answer"],
         "peers.peers": [
+            "CURRENT_REQUEST",
             "FanOutLimit",
             "PeerOptions",
             "Peers",

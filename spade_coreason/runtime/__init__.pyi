@@ -22,6 +22,9 @@ from .channels import (
     SendMessages as SendMessages,
     UnknownClientFeatures as UnknownClientFeatures,
 )
+from .commands.answers import (
+    describe_outcome as describe_outcome,
+)
 from .commands.decorator import (
     command as command,
 )
@@ -74,6 +77,7 @@ from .peers.peer_answers import (
     collect_answer as collect_answer,
 )
 from .peers.peers import (
+    CURRENT_REQUEST as CURRENT_REQUEST,
     FanOutLimit as FanOutLimit,
     PeerOptions as PeerOptions,
     Peers as Peers,

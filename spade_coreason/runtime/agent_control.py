@@ -8,27 +8,25 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
-from typing import Any
 
-from ..contracts import QuestionState, Schedule
 from ..domain import conversation
 from ..domain.conversation import ConversationStatus
+from ..domain.quotas import QuotaUsage
 from ..domain.texts.error_chain import describe_await
-from ..memory import ErasureReport
-from ..operations.status import QuotaUsage, RunningTurn
+from ..operations.host import RunningAgent
+from ..operations.status import RunningTurn
 from ..storage import (
     AgentRepository,
     Commit,
-    CutOffTurn,
-    FoundConversation,
     PendingRequest,
-    Settled,
     StoredAgent,
     StoredConversation,
     StoredQuestion,
 )
 from .event_emitter import EventEmitter
 from .initiative.initiative import Initiative
+from .initiative.notifier import Notifier
+from .initiative.scheduler import Scheduler
 from .intake.access_requests import AccessRequests
 from .intake.mailboxes import Mailboxes
 from .intake.quota_limit import QuotaLimit
@@ -40,15 +38,17 @@ from .upkeep.expiry import ConversationExpiry
 log = logging.getLogger(__name__)
 
 
-class AgentControl:
-    """One running agent as operations use it (`RunningAgent`).
+class AgentControl(RunningAgent):
+    """One running agent as operations use it.
 
     Only an erasure waits for turns, because an operator may call the others within one.
     """
 
     initiative: Initiative
     questions: QuestionDesk
-    """The notifications and schedules of the agent, which are built after it."""
+    notifications: Notifier
+    schedules: Scheduler
+    """They are built after it, and set by the assembly."""
 
     def __init__(
         self,
@@ -64,9 +64,9 @@ class AgentControl:
         self._repository = repository
         self._mailboxes = mailboxes
         self._expiry = expiry
-        self._erasure = erasure
+        self.erasure = erasure
         self.recovery = recovery
-        self._access_requests = access_requests
+        self.access_requests = access_requests
         self.quota_limit = quota_limit
         self._clock = clock
         self._is_pause_decided = False
@@ -89,19 +89,12 @@ class AgentControl:
         """Return True while the agent is paused."""
         return self.is_paused
 
-    def pause(self) -> Commit[bool]:
-        """Start no further turns, until `resume`. Running turns finish, and new requests are stored.
-
-        A pause lasts over restarts. It has effect at once; its commit is done when it is durable.
-        """
-        return self.set_paused(True)
-
-    def resume(self) -> Commit[bool]:
-        """End a pause: answer the stored requests in their order."""
-        return self.set_paused(False)
-
     def set_paused(self, is_paused: bool) -> Commit[bool]:
-        """Pause or resume."""
+        """Pause the agent (True) or resume it (False). The stored requests are answered in their order then.
+
+        While it is paused no turn starts, running turns finish, and new requests are stored. A pause lasts over restarts. The
+        call has effect at once; its commit is done when it is durable.
+        """
         self._is_pause_decided = True
         if is_paused is not self._mailboxes.is_paused:
             if is_paused:
@@ -116,8 +109,11 @@ class AgentControl:
     # Conversations
 
     async def find_conversation(self, conversation_id: str) -> StoredConversation | None:
-        """Return the record of a conversation in memory, which may not be stored yet; None if it is not in memory."""
-        return self._find_active(conversation_id)
+        """Return the record of a conversation, which may not be stored yet; None if there is none."""
+        return self._find_active(conversation_id) or await self._load(conversation_id)
+
+    async def _load(self, conversation_id: str) -> StoredConversation | None:
+        return (await self._repository.find_conversations([conversation_id])).get(conversation_id)
 
     async def end(self, conversation_id: str) -> bool:
         """End an active conversation, with the state `completed`. A running turn still sends its reply.
@@ -151,11 +147,7 @@ class AgentControl:
 
         Return the changed record; None if no conversation has that id, or the change is empty.
         """
-        stored = (
-            None
-            if self._find_active(conversation_id)
-            else (await self._repository.find_conversations([conversation_id])).get(conversation_id)
-        )
+        stored = None if self._find_active(conversation_id) else await self._load(conversation_id)
         record = self._find_active(conversation_id) or stored
         if record is None or (status := change(record.status)) is record.status:
             return None
@@ -183,7 +175,7 @@ class AgentControl:
 
     async def list_operators(self) -> list[str]:
         """Return the bare JIDs of its operators."""
-        return sorted(self._access_requests.access.operators)
+        return sorted(self.access_requests.access.operators)
 
     async def count_busy(self) -> int:
         """Return the number of conversations with a turn that runs."""
@@ -224,90 +216,17 @@ class AgentControl:
         self._repository.database.add_open_row(self._repository.agent, request.key, request.inbox_row)
         return self.recovery.queue(request) and self._mailboxes.is_accepting and not self._mailboxes.starts_none
 
-    async def retry_notification(self, notification_id: str) -> bool:
-        """Send a notification again. Return False if there is none, or if it is waiting."""
-        return await self.initiative.notifier.retry(notification_id)
-
-    async def drop_notification(self, notification_id: str) -> bool:
-        """Delete a notification, also one that waits. Return False if there is none."""
-        return await self.initiative.notifier.drop(notification_id)
-
     async def wake_notifications(self) -> None:
         """Look for notifications that are due: one was stored."""
-        self.initiative.notifier.wake_at(self._clock())
-
-    async def find_schedules(self, owner: str) -> list[Schedule]:
-        """Return the schedules of one owner (a bare JID), the next due ones first."""
-        return await self.initiative.scheduler.find_all(owner)
-
-    async def cancel_schedule(self, schedule_id: str) -> bool:
-        """Cancel a schedule. Return False if there is none."""
-        return await self.initiative.scheduler.cancel(schedule_id)
-
-    async def settle_question(
-        self, question: StoredQuestion, state: QuestionState, answer: dict[str, Any], decided_by: str
-    ) -> Settled | None:
-        """Store the answer to a question, unless it has one; its request runs again. None if it was deleted."""
-        return await self.questions.settle(question, state, answer, decided_by)
+        self.initiative.wake()
 
     async def may_answer(self, question: StoredQuestion, person: str) -> bool:
         """Return True if a person (a bare JID) who was asked may answer now."""
         return self.questions.may_answer(question, person)
 
-    async def reassign_question(self, question: StoredQuestion) -> None:
-        """Ask the people who may approve a call now, with a new code. ValueError, with the remedy, if that cannot be."""
-        await self.questions.reassign(question)
-
-    async def run_schedule(self, schedule_id: str) -> bool:
-        """Run a schedule now. Return False if there is none. ValueError if a limit refuses its request."""
-        return await self.initiative.scheduler.run_now(schedule_id)
-
-    async def erase_person(self, person: str) -> ErasureReport:
-        """Delete all that the agent has about a person (a bare JID). Their turns end first, and what waits is dropped."""
-        return await self._erasure.erase_person(person)
-
-    async def refuse_person(self, person: str) -> bool:
-        """Refuse new requests of a person (a bare JID), also those that others pass on, and end what runs and waits of them.
-
-        Return False if they are refused already.
-        """
-        return self._erasure.refuse_person(person)
-
-    async def count_dropped(self, person: str) -> int:
-        """Return the number of waiting requests that `refuse_person` has dropped."""
-        return self._erasure.count_dropped(person)
-
-    async def admit_person(self, person: str) -> None:
-        """Take the requests of a person (a bare JID) again: end what `refuse_person` began."""
-        self._erasure.admit_person(person)
-
-    async def wait_until_admitted(self, person: str) -> None:
-        """Wait until no deletion refuses the requests of a person (a bare JID)."""
-        await self._erasure.wait_until_admitted(person)
-
-    async def wait_for_person(self, person: str) -> bool:
-        """Wait until the turns that ran at `refuse_person` are over, and stored if they had ended. False if one is not."""
-        return await self._erasure.wait_for_person(person)
-
-    async def list_cut_off(self, person: str) -> list[CutOffTurn]:
-        """Return the turns in conversations of others that `refuse_person` has cancelled, after `wait_for_person`."""
-        return self._erasure.list_cut_off(person)
-
-    async def cut_conversation(self, conversation: FoundConversation, should_go_on: Callable[[], bool]) -> ErasureReport:
-        """Erase the found turns from a conversation of an agent or a room. It ends early if `should_go_on` returns False."""
-        return await self._erasure.cut_conversation(conversation, should_go_on)
-
-    async def erase_conversation(self, record: StoredConversation) -> ErasureReport:
-        """Delete a conversation. Its turn ends first, and what waits in it is dropped."""
-        return await self._erasure.erase_conversation(record)
-
-    async def decide_access(self, person: str, is_admitted: bool) -> bool:
-        """Admit or reject a person (a bare JID). Return True if they may talk to the agent now."""
-        return await self._access_requests.decide(person, is_admitted)
-
     async def list_waiting_people(self) -> list[str]:
         """Return the people (bare JIDs) about whom operators were asked and have not decided."""
-        return self._access_requests.pending
+        return self.access_requests.pending
 
     async def list_usage(self, person: str | None, limit: int) -> list[QuotaUsage]:
         """Return what a person has used today; without one the total, then those who used most."""

@@ -260,4 +260,7 @@ def _manifest_of(target: Any, spec: str) -> AgentDefinition:
     # has its signature there.
     text = (vars(target) if inspect.isclass(target) else {"__doc__": getattr(target, "__doc__", None)}).get("__doc__") or ""
     lines = [] if text.startswith(f"{name}(") else inspect.cleandoc(text).splitlines()
-    return AgentDefinition.simple(name, description=next(iter(lines), ""))
+    examples = getattr(target, "examples", ())
+    return AgentDefinition.simple(
+        name, description=next(iter(lines), ""), examples=examples if isinstance(examples, list | tuple) else ()
+    )

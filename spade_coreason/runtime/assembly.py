@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from ..concurrency import DeadlineExceededError, DeadlineTimers, run_with_timeout
 from ..contracts import Agent, AgentDefinition, Interceptor
-from ..contracts.base import utc_now
+from ..contracts.times import utc_now
 from ..domain.access import AccessPolicy
 from ..domain.channel_kinds import DEFAULT_CHANNEL, SCHEDULE_CHANNEL
 from ..domain.observability.tracing import Tracing
@@ -68,6 +68,7 @@ from .peers.open_requests import OpenRequests
 from .peers.peers import PeerOptions, Peers
 from .questions.desk import QuestionDesk
 from .runner import Runner
+from .tasks import TaskRunner
 from .topics.announcement import SubscriptionAnnouncement
 from .topics.decorator import subscriptions_of
 from .topics.store import TopicStore
@@ -172,7 +173,8 @@ class AgentParts:
         channels = {**network.channels, SCHEDULE_CHANNEL: ScheduleChannel(network.channels[DEFAULT_CHANNEL])}
         self.known_people.add_operators(access.operators)
         access_requests = AccessRequests(access, repository, agent.manifest.metadata.name, network.notices, languages)
-        self.topic_store.follow_access(access_requests)
+        tasks = TaskRunner(repository.tasks, self.jid, clock, policy.timings.retry_s)
+        self.topic_store.attach(access_requests, tasks)
         if isinstance(changed := getattr(agent, "manifest_changed", None), EventEmitter):
             changed.subscribe(self.manifest_changed.emit)
         self.manifest_changed.subscribe(lambda: self.peer_options.platform.update(self.jid, agent.manifest))
@@ -216,7 +218,13 @@ class AgentParts:
 
         # Commands
         loader = ConversationLoader(services, languages)
-        commands = Commands(agent, is_enabled=policy.commands, operators=policy.operators, prefixes=policy.command_prefixes)
+        commands = Commands(
+            agent,
+            is_enabled=policy.commands,
+            operators=policy.operators,
+            prefixes=policy.command_prefixes,
+            has_page=policy.has_page and not policy.approvals.page,
+        )
         admission = Admission(self.jid, mailboxes, quota_limit, services.incidents, metrics, interceptors)
         erasure = LiveErasure(services, loader, quota_limit, admission, self.memory)
         recovery = InboxRecovery(repository, mailboxes, outbox, commands, languages, crash_guard, metrics, policy.on_restart)
@@ -228,13 +236,13 @@ class AgentParts:
             shows_thoughts=policy.thoughts,
             zone=policy.notifications.zone,
             prefixes=policy.command_prefixes,
+            approvals_page=policy.approvals.page,
             clock=clock,
             mailboxes=mailboxes,
             erased_people=admission.erased_people,
             loader=loader,
             files=self.files,
             host=AgentHost(repository, control, self.memory, self.knowledge, quotas, self._get_platform),
-            find_schedules=control.find_schedules,
         )
         executor = CommandExecutor(services, loader, commands, context, admission)
 
@@ -257,22 +265,23 @@ class AgentParts:
         )
 
         # Initiative
-        notifier = self._notifier = Notifier(services, loader, access)
+        notifier = self._notifier = Notifier(services, loader, access, tasks)
         gateway.receive_bounce = notifier.receive_bounce
         zone = policy.notifications.zone
         is_room = channels[DEFAULT_CHANNEL].is_room
-        scheduler = Scheduler(repository, intake, access, is_room, every_of(agent), zone, clock)
+        scheduler = Scheduler(repository, tasks, intake, access, is_room, every_of(agent), zone)
         access_requests.decided.subscribe(lambda person, is_admitted: scheduler.resume() if is_admitted else None)
         if access.has_roster:
             access_requests.contacts_changed.subscribe(scheduler.resume)
         resume = partial(erasure.resume, recovery.queue)
-        questions = QuestionDesk(repository, access, policy.approvals, languages, resume, clock)
+        questions = QuestionDesk(repository, access, policy.approvals, languages, resume, tasks)
         control.questions = services.questions = questions
         access_requests.decided.subscribe(questions.review)
         access_requests.contacts_changed.subscribe(questions.review)
         access_requests.access_lost.subscribe(questions.review)
         intake.end_parked = questions.end_of_messages
-        control.initiative = services.initiative = Initiative(services, notifier, scheduler, questions)
+        control.notifications, control.schedules = notifier, scheduler
+        control.initiative = services.initiative = Initiative(services, notifier, scheduler, questions, tasks)
 
         # Opening and closing
         retention_job = RetentionJob(

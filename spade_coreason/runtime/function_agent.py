@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from inspect import Parameter
 from typing import Any, TypeAlias, overload
 
@@ -87,6 +87,7 @@ def agent(
     version: str = "0.1.0",
     description: str | None = None,
     memory: MemoryConfig | None = None,
+    examples: Sequence[str] = (),
 ) -> Callable[[Assist], FunctionAgent]: ...
 
 
@@ -98,13 +99,15 @@ def agent(
     version: str = "0.1.0",
     description: str | None = None,
     memory: MemoryConfig | None = None,
+    examples: Sequence[str] = (),
 ) -> Any:
     """Make an agent of a coroutine function: `@agent` or `@agent(description="Knows the weather")`.
 
     `name` is by default that of the function, and `description` the first line of its docstring. `memory` is the policy of
-    the history. The function takes `(request, session, response)`. Further parameters are filled by name, as in the
-    constructor of an agent class: `peers`, `memory` (the `AgentInteractionMemory`), `knowledge`, `files`, `usage`, and the
-    `options` of the configuration. `TypeError` for anything but such a coroutine function.
+    the history. `examples` are messages that the page in the browser offers as buttons. The function takes `(request,
+    session, response)`. Further parameters are filled by name, as in the constructor of an agent class: `peers`, `memory`
+    (the `AgentInteractionMemory`), `knowledge`, `files`, `usage`, and the `options` of the configuration. `TypeError` for
+    anything but such a coroutine function.
     """
 
     def make(function: Assist) -> FunctionAgent:
@@ -115,6 +118,7 @@ def agent(
             version=version,
             description=description if description is not None else first_line,
             memory=memory,
+            examples=examples,
         )
         return FunctionAgent(function, manifest)
 

@@ -12,14 +12,21 @@ from ..domain.identifiers import recover_thread
 from ..domain.messages import REPLY_THREAD, InboundRequest
 from ..memory import (
     AgentInteractionMemory,
-    ErasureReport,
     cut_conversation,
     erase_conversation,
     erase_person,
     find_person_records,
     is_all_erased,
 )
-from ..storage import COMPACTION_VARIABLE, CutOffTurn, FoundConversation, PendingRequest, StoredConversation, to_micros
+from ..storage import (
+    COMPACTION_VARIABLE,
+    CutOffTurn,
+    ErasureReport,
+    FoundConversation,
+    PendingRequest,
+    StoredConversation,
+    to_micros,
+)
 from .intake.admission import Admission, refuse_for_deletion
 from .intake.conversation_loader import ConversationLoader
 from .intake.mailbox import ERASING_MAILBOX, Mailbox, MailboxTask, QueuedRequest
@@ -55,7 +62,7 @@ class LiveErasure:
         self._dropped: dict[str, int] = {}
         """The numbers of their requests that waited."""
 
-    def refuse_person(self, person: str) -> bool:
+    async def refuse_person(self, person: str) -> bool:
         """Refuse new requests of a person (a bare JID), also those that others pass on, and end what runs and waits of them.
 
         Their senders are told, except for that of the turn which calls this. It lasts until `admit_person`. Return False if
@@ -85,16 +92,17 @@ class LiveErasure:
                 elif current.is_for_agent and mailbox.cancel_current():  # other commands answer
                     self._tell(current)
         except BaseException:
-            self.admit_person(person)
+            await self.admit_person(person)
             raise
         return True
 
-    def admit_person(self, person: str) -> None:
+    async def admit_person(self, person: str) -> None:
         """Take the requests of a person (a bare JID) again: end what `refuse_person` began."""
         self._ending.pop(person, None)
         self._dropped.pop(person, None)
         if (ended := self._admission.erased_people.pop(person, None)) is not None:
             ended.set()
+            self._services.initiative.wake()  # what was ended and is stored still goes on
 
     def resume(self, queue: Callable[[PendingRequest], bool], pending: PendingRequest) -> bool:
         """Queue a request that has the answer it was parked for. One of a person who is refused is left to their deletion.
@@ -108,7 +116,7 @@ class LiveErasure:
                     return True
         return queue(pending)
 
-    def count_dropped(self, person: str) -> int:
+    async def count_dropped(self, person: str) -> int:
         """Return the number of waiting requests that `refuse_person` has dropped."""
         return self._dropped.get(person, 0)
 
@@ -124,7 +132,7 @@ class LiveErasure:
             await asyncio.wait(waiting, timeout=self._services.policy.timings.cancel_grace_s)
         return all(map(_is_own, self._find_busy(person)))
 
-    def list_cut_off(self, person: str) -> list[CutOffTurn]:
+    async def list_cut_off(self, person: str) -> list[CutOffTurn]:
         """Return the turns in conversations of others that `refuse_person` has cancelled, after `wait_for_person`."""
         now = to_micros(self._services.clock())
         return [
@@ -190,12 +198,14 @@ class LiveErasure:
         for record in records:
             services.expiry.on_deleted(record.conversation_id)  # before: an expiry that is at work would store it again
         services.initiative.forget(owner)
-        report = await erase_person(services.repository, self._memory, owner)
-        services.initiative.forget(owner)  # it may have loaded some before they were deleted
-        services.initiative.wake()  # a question of others that waits for nobody ends
+        try:
+            report = await erase_person(services.repository, self._memory, owner)
+            services.initiative.forget(owner)  # it may have loaded some before they were deleted
+        finally:
+            services.initiative.wake()  # a question of others that waits for nobody ends, and what is not deleted goes on
         self._loader.forget_person(owner)
         self._forget(mailboxes)
-        return report + ErasureReport(requests=asked.requests, questions=asked.questions)
+        return report + asked
 
     async def erase_conversation(self, record: StoredConversation) -> ErasureReport:
         """Delete a conversation, with the copies of its variables in the scope of its person. The jobs that it began end."""
@@ -216,11 +226,14 @@ class LiveErasure:
         )
         services.expiry.on_deleted(record.conversation_id)  # before: an expiry that is at work would store it again
         services.initiative.forget(owner, [thread])
-        report = await erase_conversation(repository, self._memory, record if active is None else active.record)
-        services.initiative.forget(owner, [thread])
+        try:
+            report = await erase_conversation(repository, self._memory, record if active is None else active.record)
+            services.initiative.forget(owner, [thread])
+        finally:
+            services.initiative.wake()  # what is not deleted goes on
         self._loader.forget_copies(owner, values, await repository.load_variables("person", owner))
         self._forget(mailboxes)
-        return report + ErasureReport(requests=asked.requests, questions=asked.questions)
+        return report + asked
 
     async def _erase_emptied(self, record: StoredConversation) -> ErasureReport:
         """Delete a conversation of which no turn is left, between two turns: a message that comes during it begins it anew.

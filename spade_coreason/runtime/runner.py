@@ -102,7 +102,7 @@ class Runner:
         From now on, due notifications are sent, and due times run.
         """
         self._services.outbox.send_unsent(self._services.repository.questions.mark_shown)
-        self.initiative.begin()
+        self.initiative.tasks.open()
 
     def hold(self, at_most_s: float) -> None:
         """Start no turns of people's requests until `release`, so that older requests of the archive go before them."""
@@ -117,14 +117,14 @@ class Runner:
 
         Requests whose turn was cancelled or had not begun stay in the inbox, and run after the next start.
         """
-        await self.initiative.close()
+        await self.initiative.tasks.close()
         return await self._mailboxes.drain(grace_s)
 
     async def abandon(self) -> None:
         """Start no new turns, cancel those that run, and wait until they have ended, if `drain` or `close` has failed."""
         await self._mailboxes.drain(0)
         await self._mailboxes.wait_until_idle()
-        await self.initiative.close()
+        await self.initiative.tasks.close()
 
     async def close(self) -> None:
         """Close the agent, after `drain`: end the background tasks and run `shutdown()`."""
@@ -136,6 +136,7 @@ class Runner:
         await self._retention_job.close()
         await services.expiry.close()
         await self._mailboxes.wait_until_idle()
+        self.initiative.tasks.abandon()
         await self._reactions.wait_until_idle()
         await self.history_windows.close()
         await services.lifecycle.close()

@@ -1,6 +1,11 @@
+from .audit import (
+    AuditRecord as AuditRecord,
+    AuditTrail as AuditTrail,
+)
 from .backends.database import (
     Commit as Commit,
     Database as Database,
+    Row as Row,
     Rows as Rows,
     StoreTimings as StoreTimings,
 )
@@ -30,23 +35,20 @@ from .backup import (
 )
 from .crashes import (
     SPARE_SLOT as SPARE_SLOT,
-    CrashedRequest as CrashedRequest,
+    FailedRequestRows as FailedRequestRows,
+    ParkedRequestRows as ParkedRequestRows,
     RunningRequests as RunningRequests,
+    WaitingRequestRows as WaitingRequestRows,
     drop_failed_request as drop_failed_request,
     load_crashed as load_crashed,
-    load_failed_requests as load_failed_requests,
     mark_alone as mark_alone,
     record_crash as record_crash,
     restore_kept as restore_kept,
     retry_failed_request as retry_failed_request,
 )
-from .dedup import (
-    DUPLICATE_DAYS as DUPLICATE_DAYS,
-)
 from .doors.api_keys import (
     USERS_BY_HEADER as USERS_BY_HEADER,
     KeyRepository as KeyRepository,
-    StoredKey as StoredKey,
     hash_secret as hash_secret,
     make_secret as make_secret,
 )
@@ -54,12 +56,23 @@ from .doors.callers import (
     DoorRepository as DoorRepository,
     DoorThread as DoorThread,
     NewFile as NewFile,
+    StoredFile as StoredFile,
     TooManyFilesError as TooManyFilesError,
     find_file as find_file,
 )
+from .doors.logins import (
+    SESSION_LIFETIME as SESSION_LIFETIME,
+    LoginRepository as LoginRepository,
+    PageSession as PageSession,
+)
+from .doors.news import (
+    ConversationTitle as ConversationTitle,
+    News as News,
+    load_asked as load_asked,
+    load_news as load_news,
+    load_titles as load_titles,
+)
 from .doors.webhooks import (
-    StoredWebhook as StoredWebhook,
-    WebhookKind as WebhookKind,
     WebhookRepository as WebhookRepository,
     decode_webhook_secret as decode_webhook_secret,
     make_webhook_secret as make_webhook_secret,
@@ -67,24 +80,20 @@ from .doors.webhooks import (
 from .inbox import (
     Inbox as Inbox,
 )
-from .incidents import (
-    Incident as Incident,
-    load_incident_with_texts as load_incident_with_texts,
-    load_incidents as load_incidents,
-    load_newest_incidents as load_newest_incidents,
-)
+from .incidents import IncidentRepository as IncidentRepository
 from .interaction_memory import (
     MemoryRepository as MemoryRepository,
     MemoryRow as MemoryRow,
     UnpackedMemories as UnpackedMemories,
 )
+from .kept import (
+    CountsByState as CountsByState,
+    count_stored as count_stored,
+)
 from .knowledge import (
     KnowledgeRepository as KnowledgeRepository,
     has_outdated_passages as has_outdated_passages,
     index_outdated_passages as index_outdated_passages,
-)
-from .notifications import (
-    StoredNotification as StoredNotification,
 )
 from .people import (
     CutOffTurn as CutOffTurn,
@@ -100,15 +109,15 @@ from .people import (
     find_spans as find_spans,
     is_emptied as is_emptied,
     is_shared as is_shared,
+    list_owners as list_owners,
     load_bodies as load_bodies,
     search_person as search_person,
 )
 from .questions import (
     EndedQuestion as EndedQuestion,
     NewQuestion as NewQuestion,
-    ParkedRequest as ParkedRequest,
+    QuestionRepository as QuestionRepository,
     Settled as Settled,
-    StoredQuestion as StoredQuestion,
 )
 from .records import (
     ACCESS_SCOPE as ACCESS_SCOPE,
@@ -123,6 +132,7 @@ from .records import (
     Document as Document,
     DocumentCollection as DocumentCollection,
     EarlierRequest as EarlierRequest,
+    ErasureReport as ErasureReport,
     InboxRecord as InboxRecord,
     KnownRequest as KnownRequest,
     MessageCount as MessageCount,
@@ -130,31 +140,53 @@ from .records import (
     NewDocument as NewDocument,
     OwnTurn as OwnTurn,
     PendingRequest as PendingRequest,
-    StorageErasureReport as StorageErasureReport,
     StoredAgent as StoredAgent,
     StoredConversation as StoredConversation,
     StoredStep as StoredStep,
     TurnRecord as TurnRecord,
     Variable as Variable,
     VectorRecord as VectorRecord,
+    conversation_from_row as conversation_from_row,
     from_micros as from_micros,
+    from_micros_or_none as from_micros_or_none,
     to_micros as to_micros,
     turn_document_name as turn_document_name,
 )
 from .repository import (
     AgentRepository as AgentRepository,
+    ConversationRows as ConversationRows,
     list_stored_agents as list_stored_agents,
 )
-from .schedules import (
+from .row_repository import RowRepository as RowRepository
+from .schema import (
+    DELIVERY as DELIVERY,
+    DUPLICATE_DAYS as DUPLICATE_DAYS,
+    NOTIFICATION as NOTIFICATION,
+    QUESTION as QUESTION,
+    SCHEDULE as SCHEDULE,
     SUSPENDED as SUSPENDED,
     WAITING as WAITING,
-    SaveStep as SaveStep,
-    StoredSchedule as StoredSchedule,
+    CrashedRequest as CrashedRequest,
+    Incident as Incident,
+    Lane as Lane,
+    ParkedRequest as ParkedRequest,
+    StoredKey as StoredKey,
+    StoredQuestion as StoredQuestion,
+    StoredWebhook as StoredWebhook,
+    Task as Task,
+    WebhookKind as WebhookKind,
+    WorkerCall as WorkerCall,
 )
-from .stored_counts import (
-    CountsByState as CountsByState,
-    StoredCounts as StoredCounts,
-    count_stored as count_stored,
+from .tasks import (
+    MAX_OF_LANE as MAX_OF_LANE,
+    SaveStep as SaveStep,
+    ScheduleRows as ScheduleRows,
+    TaskQueue as TaskQueue,
+    addition_of as addition_of,
+    deletion_of as deletion_of,
+    send_again as send_again,
+    to_notification as to_notification,
+    update_of as update_of,
 )
 from .topics import (
     MAX_ERROR_CHARACTERS as MAX_ERROR_CHARACTERS,
@@ -172,7 +204,6 @@ from .topics import (
 from .workers.calls import (
     OTHER_WORKER as OTHER_WORKER,
     CallTable as CallTable,
-    StoredCall as StoredCall,
 )
 from .workers.leases import (
     Leases as Leases,

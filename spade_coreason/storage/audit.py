@@ -7,7 +7,7 @@ was rewritten by a program with write access to the database. To detect that, st
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any, NamedTuple
 
 from pydantic_core import from_json
@@ -20,6 +20,7 @@ from .schema import audit, audit_heads
 
 _PAGE_ROWS = 1000
 _MAX_PROBLEMS = 20
+_MAX_NUMBER = 2**63 - 1
 _BEGIN = text(
     f"INSERT INTO {audit_heads.name} (agent, number, integrity_hash) VALUES (:agent, 0, :genesis) ON CONFLICT DO NOTHING"
 )
@@ -77,27 +78,38 @@ class AuditTrail:
 
         return await self._database.write(work)
 
-    async def load_newest(self, limit: int | None = None, person: str | None = None) -> list[AuditRecord]:
-        """Return the newest entries in chronological order; with `person`, only those for requests of that person."""
-        query = select(audit).where(audit.c.agent == self._agent).order_by(audit.c.number.desc()).limit(limit)
-        if person is not None:
-            query = query.where(audit.c.person == person)
-        rows = await self._database.fetch(query)
-        entries = [None if row.entry is None else _parse_entry(row.entry) for row in rows]
-        records = [
-            AuditRecord(row.number, row.person, row.integrity_hash, entry) for row, entry in zip(rows, entries, strict=True)
-        ]
-        return records[::-1]
+    async def load_newest(self, limit: int | None = None) -> list[AuditRecord]:
+        """Return the newest entries in chronological order."""
+        found: list[AuditRecord] = []
+        async for record in self.iterate_newest(page=limit or _PAGE_ROWS):
+            if len(found) == limit:
+                break
+            found.append(record)
+        return found[::-1]
+
+    async def iterate_newest(
+        self, person: str | None = None, before: int | None = None, page: int = _PAGE_ROWS
+    ) -> AsyncIterator[AuditRecord]:
+        """Yield the entries, the newest first: those of a person, and before a number, if given.
+
+        `page` is the number of rows of the first query.
+        """
+        page = min(page, _PAGE_ROWS)
+        while True:
+            query = select(audit).where(audit.c.agent == self._agent).order_by(audit.c.number.desc()).limit(page)
+            query = query if person is None else query.where(audit.c.person == person)
+            query = query if before is None else query.where(audit.c.number < min(before, _MAX_NUMBER))
+            rows = await self._database.fetch(query, is_background=True)
+            for row in rows:
+                entry = None if row.entry is None else _parse_entry(row.entry)
+                yield AuditRecord(row.number, row.person, row.integrity_hash, entry)
+            if len(rows) < page:
+                return
+            before, page = rows[-1].number, _PAGE_ROWS
 
     async def verify(self, through: str | None = None) -> AuditVerification:
         """Check the whole trail. `through` is the integrity hash of an entry that the trail must contain."""
         return await self._database.read(lambda connection: verify(connection, self._agent, through))
-
-
-def erase_person_entries(connection: Connection, agent: str, person: str) -> int:
-    """Erase the entries of a person's requests and return their number. Their hashes stay, so that the rest can be verified."""
-    entries = update(audit).where(audit.c.agent == agent, audit.c.person == person)
-    return connection.execute(entries.values(person="", entry=None)).rowcount
 
 
 def list_audited_agents(connection: Connection) -> list[str]:

@@ -22,14 +22,14 @@ from typing import TypeAlias
 
 from sqlalchemy import Connection, Table, create_engine, event, func, insert, select
 
-from ..contracts.base import utc_now
+from ..contracts.times import utc_now
 from ..domain.environment.private_files import open_private
 from ..exceptions import StoreError
 from . import schema
 from .backends.database import Database, create_tables
 from .backends.factory import open_database
+from .backends.sequences import advance_sequence, read_next_row_id
 from .interaction_memory import UnpackedMemories
-from .sequences import advance_sequence, read_next_row_id
 
 FORMAT = 1
 _INFO_FILE, _DATABASE_FILE, _MEMORY_DIR = "about.json", "platform.db", "memory"
@@ -110,7 +110,7 @@ async def restore(
     with TemporaryDirectory(prefix=".restore.", dir=memory_dir.parent) as name:
         directory = Path(name)
         info = await asyncio.to_thread(_unpack, source, directory)
-        if len(_find_memory_files(directory / _MEMORY_DIR)) != info.memories:
+        if count_memories(directory / _MEMORY_DIR) != info.memories:
             raise _damaged_error(source, _MEMORY_DIR)
         # Opening the file migrates it, and raises an error if it is of a newer version or no database.
         stored = await open_database(f"sqlite+aiosqlite:///{directory / _DATABASE_FILE}", "off")

@@ -6,13 +6,13 @@ import mmap
 import os
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar
 from uuid import uuid4
 
 from pydantic_core import from_json, to_json
-from sqlalchemy import Connection, delete, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Select, delete, false, insert, literal, null, or_, select, true, update
 
 from ..domain.channel_kinds import DEFAULT_CHANNEL
 from ..domain.environment.private_files import open_private
@@ -20,10 +20,20 @@ from ..domain.identifiers import NO_DIGEST
 from ..exceptions import StoreError
 from .backends.database import Database, Rows, is_of_agent
 from .backends.statements import RECEIVE, RECEIVED_COLUMNS, SET_CHANNEL
-from .dedup import DUPLICATE_DAYS
-from .records import PAUSED, PLATFORM_SCOPE, PendingRequest, from_micros, to_micros
-from .schema import RECEIVED, crashed_requests, inbox, variables
+from .records import PAUSED, PLATFORM_SCOPE, PendingRequest, to_micros
+from .row_repository import RowRepository
+from .schema import (
+    CRASHES_UNTIL_SUSPECT,
+    RECEIVED,
+    STOPS_UNTIL_SUSPECT,
+    CrashedRequest,
+    crashed_requests,
+    inbox,
+    parked_requests,
+    variables,
+)
 
+_MAX_DIGITS = 18
 _SLOT_COUNT = 8192
 _SLOT_BYTES = 8
 SPARE_SLOT = 0
@@ -35,12 +45,6 @@ _KEPT_SLOTS = 64
 """The number of slots, the first ones, whose requests can be kept."""
 _KEPT_BYTES = 4096
 _LENGTH_BYTES = 4
-
-CRASHES_UNTIL_SUSPECT = 2
-"""A request that ran at so many crashes is a suspect: it runs alone."""
-
-STOPS_UNTIL_SUSPECT = 5
-"""A request that was cut off by so many stops is a suspect too. It may have asked for them, by a signal to its own process."""
 
 
 class RunningRequests:
@@ -155,40 +159,6 @@ def _map_file(path: Path, size: int) -> mmap.mmap:
         raise StoreError(f"{path}: cannot be written; correct this, and start the platform again: {error.strerror}") from error
 
 
-class CrashedRequest(NamedTuple):
-    """A request whose turn ran when the process ended.
-
-    `id` is its row in the inbox. `crashes` counts how often the process died, and `stops` how often a stop cut the turn off.
-    `failed_at` is the time since which it is not run again: it was the only one that ran, or it blocked the event loop.
-    `request` is JSON, as in the inbox.
-    """
-
-    id: int
-    agent: str
-    sender: str
-    received_at: datetime
-    crashes: int
-    failed_at: datetime | None
-    request: str
-    stops: int = 0
-    channel: str | None = None
-
-    @property
-    def is_suspect(self) -> bool:
-        """True if it runs again, but alone."""
-        return self.failed_at is None and self.ends_as_suspect >= 0
-
-    @property
-    def ends_as_suspect(self) -> int:
-        """The number of ends of the process since the request became a suspect; negative if it is none."""
-        return max(self.crashes - CRASHES_UNTIL_SUSPECT, self.stops - STOPS_UNTIL_SUSPECT)
-
-    @property
-    def has_crashed(self) -> bool:
-        """True if it failed because of crashes, False if it did because of stops."""
-        return self.crashes > CRASHES_UNTIL_SUSPECT or self.stops <= STOPS_UNTIL_SUSPECT
-
-
 _is_unanswered = select(inbox.c.id).where(inbox.c.id == crashed_requests.c.id, inbox.c.state == RECEIVED).exists()
 
 
@@ -232,7 +202,8 @@ def count_crash(
         _count(connection, rows, now, is_stop=is_stop)
         if blocking_row in rows:
             connection.execute(update(crashed).where(crashed.c.id.in_(rows)).values(failed_at=to_micros(now)))
-    return _load(connection.execute(select(crashed).where(_is_unanswered).order_by(crashed.c.id)).all())
+    found = connection.execute(select(crashed).where(_is_unanswered).order_by(crashed.c.id))
+    return list(map(CrashedRequest._make, found))
 
 
 def record_lost_worker(connection: Connection, agents: Sequence[str], now: datetime) -> None:
@@ -257,7 +228,7 @@ def record_lost_worker(connection: Connection, agents: Sequence[str], now: datet
 async def mark_alone(database: Database, row: int, runs_alone: bool) -> None:
     """Store that a suspect runs alone from now on, or no more, for the worker that may have to replace this one."""
     marked = update(crashed_requests).where(crashed_requests.c.id == row).values(runs_alone=runs_alone)
-    await database.write(lambda connection: connection.execute(marked) and None)
+    await database.execute(marked)
 
 
 def _count(connection: Connection, rows: Collection[int], now: datetime, *, is_stop: bool = False) -> None:
@@ -272,23 +243,67 @@ def _count(connection: Connection, rows: Collection[int], now: datetime, *, is_s
     known = set(connection.scalars(select(crashed.c.id).where(was_running)))
     first = select(inbox).where(inbox.c.id.in_(set(rows) - known), inbox.c.state == RECEIVED, inbox.c.request.is_not(None))
     for row in connection.execute(first).all():
-        values = {"agent": row.agent, "sender": row.sender, "received_at": row.received_at, "request": row.request}
-        values["channel"] = row.channel
-        connection.execute(insert(crashed).values({"id": row.id, "crashes": 0, **values, name: 1}))
+        connection.execute(insert(crashed).values({"crashes": 0, **_copy(row), "id": row.id, name: 1}))
 
 
 async def load_crashed(database: Database, agents: Sequence[str]) -> list[CrashedRequest]:
     """Return the unanswered requests of these agents that have a count, oldest first."""
-    crashed = crashed_requests
-    query = select(crashed).where(crashed.c.agent.in_(agents), _is_unanswered).order_by(crashed.c.id)
-    return _load(await database.fetch(query))
+    is_own = crashed_requests.c.agent.in_(agents), _is_unanswered
+    query = select(crashed_requests).where(*is_own).order_by(crashed_requests.c.id)
+    return list(map(CrashedRequest._make, await database.fetch(query)))
 
 
-async def load_failed_requests(database: Database, agents: Sequence[str]) -> list[CrashedRequest]:
-    """Return the requests of these agents that failed because they ended the process, oldest first."""
-    crashed = crashed_requests
-    query = select(crashed).where(crashed.c.agent.in_(agents), crashed.c.failed_at.is_not(None)).order_by(crashed.c.id)
-    return _load(await database.fetch(query))
+class _RequestRows(RowRepository[CrashedRequest]):
+    """Requests in one state, by their numbers."""
+
+    row, ident, time, person = CrashedRequest, "id", "received_at", "sender"
+    condition: ClassVar[ColumnElement[bool]] = true()
+
+    async def find_by_prefix(self, prefix: str, **values: Any) -> list[CrashedRequest]:
+        """Return the request with a number, as a list."""
+        return await self.load(*self._has_number(prefix), **values)
+
+    async def find_last(self, ident: str, **values: object) -> list[CrashedRequest]:
+        """Return the last row of a page by its number, also if the request is in another state by now."""
+        query = self._select().where(*super()._own(*self._has_number(ident), **values))
+        return list(map(CrashedRequest._make, await self._database.fetch(query)))
+
+    def _has_number(self, text: str) -> tuple[ColumnElement[bool]]:
+        is_number = text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS
+        return (self.table.c.id == int(text) if is_number else false(),)
+
+    def _own(self, *conditions: ColumnElement[bool], **values: object) -> list[ColumnElement[bool]]:
+        return super()._own(*conditions, self.condition, **values)
+
+    def _select_briefly(self) -> Select[Any]:
+        """Return the query without the text and the counts, which rows of other tables have not."""
+        sender, received_at = self.table.c[self.person].label("sender"), self.table.c[self.time].label("received_at")
+        counts = literal(0).label("crashes"), null().label("failed_at"), literal(0).label("stops")
+        rest = null().label("channel"), false().label("runs_alone")
+        return select(self.table.c.id, self.table.c.agent, sender, received_at, literal("").label("request"), *counts, *rest)
+
+    def _place(self, row: CrashedRequest) -> tuple[int, int]:
+        return row.received_at, row.id
+
+
+class FailedRequestRows(_RequestRows):
+    """The requests that failed because they ended the process."""
+
+    table, condition = crashed_requests, crashed_requests.c.failed_at.is_not(None)
+
+
+class WaitingRequestRows(_RequestRows):
+    """The requests that are not answered yet. Their turns may run."""
+
+    table, condition = inbox, inbox.c.state == RECEIVED
+    _select = _RequestRows._select_briefly
+
+
+class ParkedRequestRows(_RequestRows):
+    """The requests that wait for the answer of a person, received when they were parked."""
+
+    table, time, person = parked_requests, "parked_at", "owner"
+    _select = _RequestRows._select_briefly
 
 
 async def retry_failed_request(database: Database, request: CrashedRequest) -> PendingRequest | None:
@@ -298,14 +313,12 @@ async def retry_failed_request(database: Database, request: CrashedRequest) -> P
     """
     # With a new key: the ids of the answer derive from it, and the sender has got an error under the old ones.
     key, row = uuid4().bytes, database.next_id()
-    values = {"agent": request.agent, "sender": request.sender, "state": RECEIVED, "request": request.request}
-    values["channel"] = request.channel
 
     def work(connection: Connection) -> bool:
         # It may have been retried, dropped or erased with its sender since it was read.
         if not connection.execute(delete(crashed_requests).where(crashed_requests.c.id == request.id)).rowcount:
             return False
-        connection.execute(insert(inbox).values(id=row, key=key, received_at=to_micros(request.received_at), **values))
+        connection.execute(insert(inbox).values(id=row, key=key, state=RECEIVED, **_copy(request)))
         return True
 
     if not await database.write(work):
@@ -314,31 +327,11 @@ async def retry_failed_request(database: Database, request: CrashedRequest) -> P
     return PendingRequest(row, key, request.request, None, NO_DIGEST, request.channel or DEFAULT_CHANNEL)
 
 
+def _copy(request: Any) -> dict[str, Any]:
+    """Return what a row of the inbox and one of `crashed_requests` have in common."""
+    return {name: getattr(request, name) for name in ("agent", "sender", "received_at", "request", "channel")}
+
+
 async def drop_failed_request(database: Database, request: CrashedRequest) -> None:
     """Delete a failed request."""
-    await database.write(
-        lambda connection: connection.execute(delete(crashed_requests).where(crashed_requests.c.id == request.id))
-    )
-
-
-def delete_old_crashes(connection: Connection, agent: str, now: datetime) -> None:
-    """Delete failed requests of an agent after seven days, in a transaction of the writer."""
-    crashed, before = crashed_requests, to_micros(now - timedelta(days=DUPLICATE_DAYS))
-    connection.execute(delete(crashed).where(crashed.c.agent == agent, crashed.c.failed_at < before))
-
-
-def _load(rows: Sequence[Any]) -> list[CrashedRequest]:
-    return [
-        CrashedRequest(
-            row.id,
-            row.agent,
-            row.sender,
-            from_micros(row.received_at),
-            row.crashes,
-            None if row.failed_at is None else from_micros(row.failed_at),
-            row.request,
-            row.stops,
-            row.channel,
-        )
-        for row in rows
-    ]
+    await database.execute(delete(crashed_requests).where(crashed_requests.c.id == request.id))

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, delete, insert, or_, select
 
 from ..domain.duplicates import NO_EVIDENCE, Evidence, is_copy
 from .backends.statements import RECEIVED_COLUMNS
-from .schema import CLOSED, NO_TURN, PARKED, RECEIVED, inbox
+from .schema import CLOSED, DUPLICATE_DAYS, NO_TURN, PARKED, RECEIVED, inbox
 
 _ROW_MASK = 2**40 - 1
 
@@ -94,9 +94,6 @@ class KeyIndex:
         self._newest_rows.append(0)
         self._free_slots = size // 2
 
-
-DUPLICATE_DAYS = 7
-"""The number of days for which a duplicate is recognised."""
 
 _DUPLICATE_MICROS = DUPLICATE_DAYS * 24 * 3600 * 1_000_000
 

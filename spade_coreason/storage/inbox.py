@@ -11,12 +11,13 @@ from uuid import UUID
 
 from sqlalchemy import Connection, Row, Select, case, delete, func, insert, select, update
 
-from ..contracts.base import utc_now
+from ..contracts.times import utc_now
 from ..domain.channel_kinds import DEFAULT_CHANNEL
 from ..domain.duplicates import NO_EVIDENCE, Evidence
 from ..domain.identifiers import NO_DIGEST
 from ..domain.texts.json_text import dump_json
 from ..exceptions import StoreError
+from . import kept
 from .backends.database import Commit, Database, Rows
 from .backends.statements import (
     ADD_INTERACTION,
@@ -29,11 +30,7 @@ from .backends.statements import (
     SAVE_VARIABLE,
     SET_CHANNEL,
 )
-from .crashes import delete_old_crashes
-from .dedup import DUPLICATE_DAYS, insert_unless_copy, insert_unless_repeated
-from .doors.callers import delete_old_door_data
-from .notifications import delete_old_notifications
-from .questions import delete_old_questions
+from .dedup import insert_unless_copy, insert_unless_repeated
 from .records import (
     COUNT_NAME,
     LAST_INTERACTION,
@@ -51,11 +48,11 @@ from .records import (
     from_micros,
     to_micros,
 )
-from .schedules import SaveStep
 from .schema import (
     ANSWERED,
     CLOSED,
     COMMAND,
+    DUPLICATE_DAYS,
     NO_TURN,
     RECEIVED,
     conversations,
@@ -65,6 +62,7 @@ from .schema import (
     parked_requests,
     steps,
 )
+from .tasks import SaveStep
 
 
 class Inbox:
@@ -168,7 +166,7 @@ class Inbox:
         if turn is not None:
             # Nearly always the same object, so its column has the number.
             now = columns[LAST_INTERACTION] if turn.timestamp is last_interaction else to_micros(turn.timestamp)
-            interaction = (interaction_row, conversation.id, conversation.turns, turn.interaction_id, now, turn.body)
+            interaction = interaction_row, conversation.id, conversation.turns, turn.interaction_id, now, turn.body, turn.root
             rows.append((ADD_INTERACTION, interaction))
         elif variables:
             now = to_micros(utc_now())
@@ -355,10 +353,7 @@ class Inbox:
         return found
 
     async def purge(self, now: datetime) -> None:
-        """Delete closed requests that are too old to have duplicates.
-
-        Old notifications and questions that do not wait are deleted too, and old files of callers of doors.
-        """
+        """Delete closed requests that are too old to have duplicates, and all other rows whose time is over."""
         is_first, self._has_purged = not self._has_purged, True
         if is_first and self._database.is_new and self._database.inbox_keys.is_empty:
             return  # nothing was ever stored
@@ -371,10 +366,7 @@ class Inbox:
 
         def work(connection: Connection) -> int | None:
             connection.execute(statement)
-            delete_old_crashes(connection, self._agent, now)
-            delete_old_notifications(connection, self._agent, now)
-            delete_old_questions(connection, self._agent, now)
-            delete_old_door_data(connection, self._agent, now)
+            kept.purge(connection, self._agent, now)
             oldest: int | None = connection.scalar(select(func.min(inbox.c.id)))
             return oldest
 

@@ -10,9 +10,9 @@ from sqlalchemy import ColumnElement, Connection, and_, delete, func, insert, or
 from sqlalchemy.dialects import postgresql
 
 from .backends.database import Commit, Database
+from .backends.sequences import take_row_ids
 from .backends.waiting import can_wait, wait_for
 from .schema import interaction_memory
-from .sequences import take_row_ids
 
 T = TypeVar("T")
 

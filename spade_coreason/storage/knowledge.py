@@ -14,6 +14,7 @@ from sqlalchemy import Connection, Select, bindparam, delete, func, insert, sele
 from ..domain.texts.text import index_words, word_rules
 from .backends import full_text
 from .backends.database import Database
+from .backends.sequences import take_row_ids
 from .records import (
     Document,
     DocumentCollection,
@@ -25,8 +26,7 @@ from .records import (
     to_micros,
     turn_document_name,
 )
-from .schema import conversations, documents, passages, shelves, vectors
-from .sequences import take_row_ids
+from .schema import CollectionRow, DocumentRow, PassageRow, conversations, documents, passages, shelves, vectors
 
 log = logging.getLogger(__name__)
 
@@ -57,8 +57,7 @@ class KnowledgeRepository:
             existing_id = connection.scalar(self._select_collection_id(collection))
             if existing_id is None:
                 existing_id = next(ids)
-                values = {"id": existing_id, "agent": self.agent, "scope": collection.scope, "holder": collection.holder}
-                connection.execute(insert(shelves).values(values))
+                connection.execute(insert(shelves).values(CollectionRow(existing_id, self.agent, *collection)))
             outcomes = (
                 self._save_document(connection, existing_id, document, document_words, ids, now)
                 for document, document_words in zip(new, words, strict=True)
@@ -91,19 +90,10 @@ class KnowledgeRepository:
         if previous_id is not None:
             _delete_documents(connection, [previous_id])
         id_ = next(ids)
-        values = {
-            "id": id_,
-            "shelf": collection,
-            "name": new.name,
-            "digest": new.digest,
-            "passages": len(new.passages),
-            "characters": sum(map(len, new.passages)),
-            "added_at": to_micros(now),
-        }
-        connection.execute(insert(documents).values(values))
-        common = {"shelf": collection, "document": id_, "word_rules": word_rules()}
+        size = len(new.passages), sum(map(len, new.passages))
+        connection.execute(insert(documents).values(DocumentRow(id_, collection, new.name, new.digest, *size, to_micros(now))))
         rows = [
-            {**common, "id": next(ids), "number": number, "text": text, "words": passage_words}
+            PassageRow(next(ids), collection, id_, number, text, passage_words, word_rules())._asdict()
             for number, (text, passage_words) in enumerate(zip(new.passages, words, strict=True), 1)
         ]
         if rows:
@@ -133,11 +123,7 @@ class KnowledgeRepository:
             query = select(documents.c.id).where(documents.c.shelf == self._select_collection_id(collection).scalar_subquery())
             if names is not None:
                 query = query.where(documents.c.name.in_(list(names)))
-            ids = list(connection.scalars(query))
-            _delete_documents(connection, ids)
-            if ids:
-                full_text.purge_deleted_words(connection)
-            return len(ids)
+            return _erase_documents(connection, list(connection.scalars(query)))
 
         return await self._database.erase(work)
 
@@ -195,18 +181,19 @@ class KnowledgeRepository:
             .where(passages.c.shelf == collection, vectors.c.model == model)
             .order_by(vectors.c.passage)
         )
-        return await self._database.read(lambda connection: [(row[0], row[1]) for row in connection.execute(query)])
+        return [(passage, vector) for passage, vector in await self._database.fetch(query)]
 
     async def find_missing(self, missing: MissingVectors, after: int, limit: int) -> list[tuple[int, str]]:
         """Return passages without a vector whose id is above `after`, in the order of their ids: id and text."""
         query = self._select_missing(missing, passages.c.id, passages.c.text)
         query = query.where(passages.c.id > after).order_by(passages.c.id).limit(limit)
-        return await self._database.read(lambda connection: [(row[0], row[1]) for row in connection.execute(query)])
+        return [(passage, text) for passage, text in await self._database.fetch(query)]
 
     async def count_missing(self, missing: MissingVectors) -> int:
         """Return the number of passages without a vector."""
         query = self._select_missing(missing, func.count())
-        return int(await self._database.read(lambda connection: connection.execute(query).scalar_one()))
+        [count] = await self._database.fetch_scalars(query)
+        return int(count)
 
     def _select_missing(self, missing: MissingVectors, *columns: Any) -> Select[Any]:
         has_vector = vectors.c.passage == passages.c.id
@@ -246,9 +233,7 @@ class KnowledgeRepository:
         await self._database.write(work)
 
     def _select_collection_id(self, collection: DocumentCollection) -> Any:
-        return select(shelves.c.id).where(
-            shelves.c.agent == self.agent, shelves.c.scope == collection.scope, shelves.c.holder == collection.holder
-        )
+        return select(shelves.c.id).filter_by(agent=self.agent, **collection._asdict())
 
 
 async def has_outdated_passages(database: Database) -> bool:
@@ -327,12 +312,9 @@ def delete_collections(connection: Connection, agent: str, targets: Iterable[Doc
     for start in range(0, len(keys), _BATCH):
         part = tuple_(shelves.c.scope, shelves.c.holder).in_(keys[start : start + _BATCH])
         collection_ids = list(connection.scalars(select(shelves.c.id).where(shelves.c.agent == agent, part)))
-        document_ids = list(connection.scalars(select(documents.c.id).where(documents.c.shelf.in_(collection_ids))))
-        _delete_documents(connection, document_ids)
+        document_ids = select(documents.c.id).where(documents.c.shelf.in_(collection_ids))
+        count += _erase_documents(connection, list(connection.scalars(document_ids)))
         connection.execute(delete(shelves).where(shelves.c.id.in_(collection_ids)))
-        count += len(document_ids)
-    if count:
-        full_text.purge_deleted_words(connection)
     return count
 
 
@@ -343,15 +325,10 @@ def delete_turn_documents(connection: Connection, conversation: int, numbers: It
         .join(conversations, (conversations.c.agent == shelves.c.agent) & (conversations.c.conversation_id == shelves.c.holder))
         .where(conversations.c.id == conversation, shelves.c.scope == "conversation")
     )
-    collection_id = connection.scalar(collection)
-    if collection_id is None:
-        return
-    names = list(map(turn_document_name, numbers))
-    query = select(documents.c.id).where(documents.c.shelf == collection_id, documents.c.name.in_(names))
-    document_ids = list(connection.scalars(query))
-    _delete_documents(connection, document_ids)
-    if document_ids:
-        full_text.purge_deleted_words(connection)
+    if (collection_id := connection.scalar(collection)) is not None:
+        names = list(map(turn_document_name, numbers))
+        query = select(documents.c.id).where(documents.c.shelf == collection_id, documents.c.name.in_(names))
+        _erase_documents(connection, list(connection.scalars(query)))
 
 
 def _find_previous(connection: Connection, collection: Any, name: str, digest: bytes) -> tuple[str, int | None]:
@@ -376,7 +353,11 @@ def delete_documents_added_between(
         .where(shelves.c.agent == agent, shelves.c.scope == "conversation", shelves.c.holder == conversation_id)
         .where(documents.c.name.not_like("turn %"))
     )
-    ids = [row.id for row in connection.execute(query).all() if is_deleted(row.added_at)]
+    return _erase_documents(connection, [row.id for row in connection.execute(query).all() if is_deleted(row.added_at)])
+
+
+def _erase_documents(connection: Connection, ids: Sequence[int]) -> int:
+    """Delete documents, and their words from the index of full text search. Return their number."""
     _delete_documents(connection, ids)
     if ids:
         full_text.purge_deleted_words(connection)

@@ -1,36 +1,36 @@
 """The turns and requests that came from a person by way of other agents and of rooms: how they are found, and erased.
 
 A conversation belongs to its owner: a person, but also an agent that asks for many people, or a room. The turns in it name the
-person behind them (`meta["root_sender"]`), as far as that is known. They have no index: it would cost every turn something,
-for a search that is rare. A search reads all turns, in pages.
+person behind them (`interactions.root`), as far as that is known. Only such turns are in the index of the column.
 """
 
 from __future__ import annotations
 
 import json
 from bisect import bisect_right
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 from pydantic_core import from_json
-from sqlalchemy import Connection, Select, delete, func, null, select, update
+from sqlalchemy import BigInteger, Connection, cast, delete, func, literal_column, null, select, update
 
-from ..domain.callers import is_caller
-from ..domain.channel_kinds import DOOR, PERSON, PROGRAM, ROOM, SCHEDULE_CHANNEL
-from ..domain.messages import ROOT_SENDER, InboundRequest
-from .audit import erase_person_entries
+from ..domain.callers import HIDDEN_PERSON, is_caller
+from ..domain.channel_kinds import PERSON, ROOM
+from ..domain.messages import InboundRequest
+from . import kept
 from .backends.database import Database
+from .erasure import clear_summary
 from .incidents import delete_incidents_by_number
 from .knowledge import delete_documents_added_between, delete_turn_documents
-from .records import COMPACTION_VARIABLE, CompactionState, StoredConversation, conversation_from_row, from_micros
+from .records import StoredConversation, conversation_from_row, from_micros, to_micros
 from .schema import (
     ANSWERED,
     CLOSED,
+    ERASED_ROOT,
     ERASED_TURN,
     audit,
     conversations,
@@ -43,7 +43,7 @@ from .schema import (
 )
 
 _PAGE_ROWS = 200
-"""The number of turns that one read searches: parsing more would hold the event loop for long on PostgreSQL."""
+"""The number of turns that tell whether many people are behind a JID."""
 _BATCH = 500
 
 
@@ -101,12 +101,11 @@ class UnknownTurns:
 
 @dataclass(frozen=True, slots=True)
 class PersonSearch:
-    """The result of a search. `emptied` are conversations with erased turns, and no others. `end` is the last row id."""
+    """The result of a search. `emptied` are conversations with erased turns, and no others."""
 
     found: list[FoundConversation]
     unknown: list[UnknownTurns]
     emptied: list[FoundConversation]
-    end: int
 
     @property
     def turn_ids(self) -> set[int]:
@@ -119,136 +118,84 @@ class PersonSearch:
         return {item for conversation in self.found for turn in conversation.turns for item in turn.item_ids}
 
 
-class _Periods:
-    """The number of turns by agent, with the times of the first and the last."""
-
-    def __init__(self) -> None:
-        self._periods: dict[str, tuple[int, int, int]] = {}
-
-    def add(self, agent: str, first: int, last: int | None = None, count: int = 1) -> None:
-        last = first if last is None else last
-        known, begin, end = self._periods.get(agent, (0, first, last))
-        self._periods[agent] = known + count, min(begin, first), max(end, last)
-
-    def merge(self, other: _Periods) -> None:
-        for agent, (count, first, last) in other._periods.items():
-            self.add(agent, first, last, count)
-
-    def list(self) -> list[UnknownTurns]:
-        return [
-            UnknownTurns(agent, count, from_micros(first), from_micros(last))
-            for agent, (count, first, last) in sorted(self._periods.items())
-        ]
+_OF_OTHERS = interactions.join(conversations, conversations.c.id == interactions.c.conversation)
+"""Turns with their conversations."""
+_HAS_ROOT = interactions.c.root != literal_column("''")
+"""The condition of the index of turns that may have another person behind them than the owner."""
 
 
-async def search_person(
-    database: Database,
-    person: str,
-    agents: Collection[str],
-    on_progress: Callable[[int, int], object] = lambda done, total: None,
-    should_go_on: Callable[[], bool] = lambda: True,
-    after: int = 0,
-) -> PersonSearch:
-    """Search the turns of all agents of a platform for those that came from a person (a bare JID) through an agent or a room.
+class OwnerSummary(NamedTuple):
+    """The conversations of an owner (a bare JID): how many agents, conversations and turns, and when the last one was."""
 
-    `on_progress` gets the number of the turns that were read, and of all. It ends early if `should_go_on` returns False.
-    With `after`, the end of an earlier search, only later turns are searched.
-    """
-    total: int = await database.read(lambda connection: connection.scalar(select(func.count(interactions.c.id))) or 0)
-    done = 0
-    found: dict[int, tuple[str, list[FoundTurn]]] = {}
-    unknown, roots, shared, erased = _Periods(), defaultdict[str, _Periods](_Periods), set(agents), set[int]()
-    while (page := await database.read(partial(_load_page, after, agents), is_background=True)).count:
-        after = page.last
-        for row in page.turns:
-            if row.channel == ROOM.name:
-                shared.add(row.owner)
-            if row.turn is None:
-                erased.add(row.conversation)
-            elif row.root == person and row.owner != person:
-                found.setdefault(row.conversation, (row.agent, []))[1].append(row.turn)
-            elif row.root and row.root != row.owner:
-                roots[row.root].add(row.agent, row.turn.began_at)
-            elif not row.root and row.owner != person:
-                unknown.add(row.agent, row.turn.began_at)
-        done += page.count
-        on_progress(done, max(done, total))
-        if not should_go_on():
-            break
-    for name in shared & roots.keys():  # somebody in a room, or an agent that has published an item
-        unknown.merge(roots[name])
-    records = await database.read(lambda connection: _load_records(connection, found.keys() | erased), is_background=True)
-    empty = await database.read(lambda connection: _find_empty(connection, erased), is_background=True)
-    return PersonSearch(
-        [FoundConversation(agent, records[row][1], turns) for row, (agent, turns) in found.items() if row in records],
-        unknown.list(),
-        [FoundConversation(*records[row], []) for row in sorted(empty & records.keys())],
-        after,
-    )
-
-
-class _ReadTurn(NamedTuple):
-    """A turn that may have another person behind it than the owner of its conversation; None for one that was erased."""
-
-    conversation: int
-    agent: str
     owner: str
-    turn: FoundTurn | None
-    channel: str = ""
-    root: str = ""
+    agents: int
+    conversations: int
+    turns: int
+    last_interaction: int
+    """Microseconds since 1970."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Page:
-    last: int
-    count: int
-    turns: list[_ReadTurn]
+async def list_owners(database: Database, agents: Collection[str], before: datetime | None, limit: int) -> list[OwnerSummary]:
+    """Return at most `limit` owners of conversations of agents, the latest turn first; with `before` only from before it."""
+    table, last = conversations.c, func.max(conversations.c.last_interaction)
+    turns = cast(func.sum(table.turns), BigInteger)  # PostgreSQL sums to a decimal number
+    counts = func.count(table.agent.distinct()), func.count(), turns
+    query = select(table.owner, *counts, last).where(table.agent.in_(agents)).group_by(table.owner)
+    query = query if before is None else query.having(last < to_micros(before))
+    query = query.order_by(last.desc(), table.owner).limit(limit)
+    return list(map(OwnerSummary._make, await database.fetch(query, is_background=True)))
 
 
-def _load_page(after: int, agents: Collection[str], connection: Connection) -> _Page:
-    """Return the turns of the next page that may have another person behind them than the owner."""
-    query = (
-        select(interactions, conversations.c.agent, conversations.c.owner)
-        .join(conversations, conversations.c.id == interactions.c.conversation)
-        .where(interactions.c.id > after)
-        .order_by(interactions.c.id)
-        .limit(_PAGE_ROWS)
-    )
-    rows = connection.execute(query).all()
-    turns = [turn for row in rows if (turn := _read_turn(row, agents)) is not None]
-    return _Page(rows[-1].id if rows else after, len(rows), turns)
+async def search_person(database: Database, person: str, agents: Collection[str]) -> PersonSearch:
+    """Search the turns of all agents of a platform for those that came from a person through an agent or a room.
+
+    `person` is a bare JID, and `agents` are all of the platform.
+    """
+    root, owner = interactions.c.root, conversations.c.owner
+    is_others = _HAS_ROOT, owner != person, root != owner
+    roots = select(root).distinct().select_from(_OF_OTHERS).where(root.in_(select(owner)), *is_others)
+    others = [one for one in await database.fetch_scalars(roots, is_background=True) if one != person]
+    unknown_people = [HIDDEN_PERSON, *[one for one in others if one in agents or await is_shared(database, one, agents)]]
+
+    def work(connection: Connection) -> PersonSearch:
+        found: dict[int, list[FoundTurn]] = {}
+        query = select(interactions).select_from(_OF_OTHERS).where(root == person, *is_others).order_by(interactions.c.id)
+        for row in connection.execute(query):
+            found.setdefault(row.conversation, []).append(_read_turn(row))
+        times = func.count(), func.min(interactions.c.timestamp), func.max(interactions.c.timestamp)
+        by_agent = select(conversations.c.agent, *times).select_from(_OF_OTHERS).where(root.in_(unknown_people), *is_others)
+        unknown = [
+            UnknownTurns(agent, count, from_micros(first), from_micros(last))
+            for agent, count, first, last in connection.execute(by_agent.group_by(conversations.c.agent))
+        ]
+        erased = set(connection.scalars(select(interactions.c.conversation).where(_HAS_ROOT, root == ERASED_ROOT).distinct()))
+        records = _load_records(connection, found.keys() | erased)
+        empty = _find_empty(connection, erased)
+        return PersonSearch(
+            [FoundConversation(*records[row], turns) for row, turns in found.items() if row in records],
+            sorted(unknown, key=lambda one: one.agent),
+            [FoundConversation(*records[row], []) for row in sorted(empty & records.keys())],
+        )
+
+    return await database.read(work, is_background=True)
 
 
-def _read_turn(row: Any, agents: Collection[str]) -> _ReadTurn | None:
-    """Return a turn with its channel and the person behind it: "" if not known. None if that is the owner."""
-    if row.body == ERASED_TURN:
-        return _ReadTurn(row.conversation, row.agent, row.owner, None)
+def _read_turn(row: Any) -> FoundTurn:
     turn = FoundTurn(row.id, row.number, row.interaction_id, row.timestamp, row.timestamp, None, ())
     try:
         body = from_json(row.body)
-        meta, output, lineage = body["meta"], body["output"], body["lineage"]
-        channel, root = str(meta.get("channel")), meta.get(ROOT_SENDER)
-        if not isinstance(root, str):  # it came from its owner, or it is older than this name
-            if channel == "notification" or (channel == SCHEDULE_CHANNEL and row.owner == row.agent):
-                return None  # the agent wrote by itself: nobody is behind it
-            is_passed_on = row.owner in agents or lineage.get("root_request_id") != meta.get("request_id")
-            if (channel in (PROGRAM.name, DOOR.name) and not is_passed_on) or (
-                channel == PERSON.name and "nickname" not in meta
-            ):
-                return None
-            root = ""
-        blocks = [block.get("data") for block in output.get("data", ())]
+        meta = body["meta"]
+        blocks = [block.get("data") for block in body["output"].get("data", ())]
         items = [block["item_id"] for block in blocks if isinstance(block, dict) and isinstance(block.get("item_id"), str)]
         ended_at = row.timestamp + round(1000 * meta.get("duration_ms", 0))
-        turn = turn._replace(ended_at=ended_at, incident=meta.get("incident"), item_ids=tuple(items))
-    except (ValueError, LookupError, TypeError, AttributeError):  # nothing is known of it
-        channel = root = ""
-    return _ReadTurn(row.conversation, row.agent, row.owner, turn, channel, root)
+        return turn._replace(ended_at=ended_at, incident=meta.get("incident"), item_ids=tuple(items))
+    except (ValueError, LookupError, TypeError, AttributeError):  # it was changed by hand
+        return turn
 
 
 def _load_records(connection: Connection, rows: Collection[int]) -> dict[int, tuple[str, StoredConversation]]:
     records = {}
-    for part in _parts(list(rows)):
+    for part in _parts(rows):
         for row in connection.execute(select(conversations).where(conversations.c.id.in_(part))):
             records[row.id] = row.agent, conversation_from_row(row)
     return records
@@ -257,7 +204,7 @@ def _load_records(connection: Connection, rows: Collection[int]) -> dict[int, tu
 def _find_empty(connection: Connection, rows: Collection[int]) -> set[int]:
     """Return those of the conversations with erased turns of which no turn is left."""
     empty = set(rows)
-    for part in _parts(list(rows)):
+    for part in _parts(rows):
         is_left = interactions.c.conversation.in_(part), interactions.c.body != ERASED_TURN
         empty -= set(connection.scalars(select(interactions.c.conversation).where(*is_left).distinct()))
     return empty
@@ -302,7 +249,9 @@ def cut_turns(
     agent, record = conversation.agent, conversation.record
     ids = [turn.id for turn in turns]
     is_erased = interactions.c.id.in_(ids), interactions.c.body != ERASED_TURN
-    count = connection.execute(update(interactions).where(*is_erased).values(body=ERASED_TURN, interaction_id="")).rowcount
+    count = connection.execute(
+        update(interactions).where(*is_erased).values(body=ERASED_TURN, root=ERASED_ROOT, interaction_id="")
+    ).rowcount
     numbers = [turn.number for turn in turns]
     delete_turn_documents(connection, record.id, numbers)
     documents = delete_documents_added_between(connection, agent, record.conversation_id, spans.__contains__)
@@ -310,9 +259,9 @@ def cut_turns(
     values = load_variables_of(connection, agent, "conversation", record.conversation_id, times.__contains__)
     owner_values = load_variables_of(connection, agent, "person", record.owner, times.__contains__)
     for scope, holder, names in (("conversation", record.conversation_id, values), ("person", record.owner, owner_values)):
-        for part in _parts(list(names)):
-            is_one = *_of_holder(agent, scope, holder), variables.c.name.in_(part)
-            connection.execute(delete(variables).where(*is_one))
+        for part in _parts(names):
+            of_holder = delete(variables).filter_by(agent=agent, scope=scope, holder=holder)
+            connection.execute(of_holder.where(variables.c.name.in_(part)))
     if numbers:
         clear_summary(connection, agent, record.conversation_id, min(numbers))
     incidents = delete_incidents_by_number(connection, agent, [turn.incident for turn in turns if turn.incident])
@@ -323,25 +272,9 @@ def load_variables_of(
     connection: Connection, agent: str, scope: str, holder: str, is_found: Callable[[int], bool]
 ) -> dict[str, str]:
     """Return the variables of a holder as JSON texts, by name, that were stored at times which a function chooses."""
-    columns = variables.c.name, variables.c.value, variables.c.updated_at
-    is_own = *_of_holder(agent, scope, holder), variables.c.name.not_like("coreason.%")
-    return {row.name: row.value for row in connection.execute(select(*columns).where(*is_own)) if is_found(row.updated_at)}
-
-
-def _of_holder(agent: str, scope: str, holder: str) -> tuple[Any, Any, Any]:
-    return variables.c.agent == agent, variables.c.scope == scope, variables.c.holder == holder
-
-
-def clear_summary(connection: Connection, agent: str, conversation_id: str, number: int) -> None:
-    """Delete the summary of a conversation if it covers a turn of this number. The turns that are left are summarised again.
-
-    Run this inside a transaction of the writer.
-    """
-    is_state = *_of_holder(agent, "conversation", conversation_id), variables.c.name == COMPACTION_VARIABLE
-    text = connection.scalar(select(variables.c.value).where(*is_state))
-    if text is not None and (state := CompactionState.from_json(text)).summary and state.through >= number:
-        cleared = state._replace(through=0, summary="")
-        connection.execute(update(variables).where(*is_state).values(value=cleared.to_json()))
+    of_holder = select(variables).filter_by(agent=agent, scope=scope, holder=holder)
+    own = connection.execute(of_holder.where(variables.c.name.not_like("coreason.%")))
+    return {row.name: row.value for row in own if is_found(row.updated_at)}
 
 
 class FoundRequest(NamedTuple):
@@ -369,12 +302,9 @@ def _find_requests(
             if row.agent in agents and row.sender != person and (row.interaction in turns or _is_of(row.request, person))
         ]
 
-    i, crashed = inbox.c, crashed_requests.c
-    columns = i.id, i.agent, i.sender, i.received_at, i.request, i.interaction, i.state
-    others = null().label("interaction"), null().label("state")
-    of_crashed = crashed.id, crashed.agent, crashed.sender, crashed.received_at, crashed.request, *others
-    waiting = connection.execute(select(*columns).where(inbox.c.state < CLOSED)).all()
-    return select_own(waiting), select_own(connection.execute(select(*of_crashed)).all())
+    waiting = select(inbox).where(inbox.c.state < CLOSED)
+    crashed = select(crashed_requests, null().label("interaction"), null().label("state"))
+    return select_own(connection.execute(waiting)), select_own(connection.execute(crashed))
 
 
 def _erase_requests(connection: Connection, agents: Collection[str], person: str, turns: Collection[int]) -> Counter[str]:
@@ -407,13 +337,9 @@ def _erase_items(connection: Connection, agents: Collection[str], person: str, i
         or row.item_id in item_ids
         or (row.dead_letter is not None and json.loads(row.dead_letter).get("item_id") in item_ids)
     }
-    for part in _parts(list(found)):
+    for part in _parts(found):
         connection.execute(delete(topic_items).where(items.id.in_(part)))
     return Counter(found.values())
-
-
-def _fetch(query: Select[Any], connection: Connection) -> Sequence[Any]:
-    return connection.execute(query).all()
 
 
 async def find_requests(database: Database, agents: Collection[str], search: PersonSearch, person: str) -> list[FoundRequest]:
@@ -446,12 +372,14 @@ async def erase_behind_others(
 
 async def erase_trail(database: Database, trail: str, person: str) -> None:
     """Erase the entries about a person from an audit trail. Their hashes stay."""
-    await database.erase(lambda connection: erase_person_entries(connection, trail, person))
+    await database.erase(lambda connection: kept.erase_person(connection, trail, person))
 
 
 async def find_acts(database: Database, person: str) -> list[str]:
     """Return the agents whose audit trails name a person (a bare JID) as the actor, for what they did as an operator."""
-    return await database.read(partial(_find_acts, person), is_background=True)
+    actor = f'"actor":{json.dumps(person, ensure_ascii=False)}'
+    query = select(audit.c.agent).where(audit.c.person != person, func.replace(audit.c.entry, actor, "") != audit.c.entry)
+    return await database.fetch_scalars(query.distinct().order_by(audit.c.agent), is_background=True)
 
 
 async def is_shared(database: Database, person: str, agents: Collection[str]) -> bool:
@@ -463,18 +391,24 @@ async def is_shared(database: Database, person: str, agents: Collection[str]) ->
     if person in agents or is_caller(person):  # a key may stand for a person, who is then the one behind it
         return person in agents
     query = (
-        select(interactions, conversations.c.agent, conversations.c.owner)
-        .join(conversations, conversations.c.id == interactions.c.conversation)
-        .where(conversations.c.agent.in_(list(agents)), conversations.c.owner == person)
+        select(interactions.c.root, interactions.c.body)
+        .select_from(_OF_OTHERS)
+        .where(conversations.c.agent.in_(list(agents)), conversations.c.owner == person, interactions.c.body != ERASED_TURN)
         .order_by(interactions.c.id.desc())
         .limit(_PAGE_ROWS)
     )
-    rows = await database.fetch(query, is_background=True)
-    turns = [_read_turn(row, agents) for row in rows]
-    if any(turn is not None and turn.channel == ROOM.name for turn in turns):
+    turns = [(root, _find_channel(body)) for root, body in await database.fetch(query, is_background=True)]
+    if ROOM.name in [channel for _, channel in turns]:
         return True
-    own = [from_json(row.body)["meta"]["channel"] for row, turn in zip(rows, turns, strict=True) if turn is None]
-    return PERSON.name not in own and any(turn is not None and turn.root not in ("", person) for turn in turns)
+    is_human = PERSON.name in [channel for root, channel in turns if not root]
+    return not is_human and any(root not in ("", HIDDEN_PERSON, person) for root, _ in turns)
+
+
+def _find_channel(body: str) -> object:
+    try:
+        return from_json(body)["meta"]["channel"]
+    except (ValueError, LookupError, TypeError):  # it was changed by hand
+        return None
 
 
 async def load_bodies(database: Database, turns: Sequence[FoundTurn]) -> list[str]:
@@ -482,14 +416,8 @@ async def load_bodies(database: Database, turns: Sequence[FoundTurn]) -> list[st
     found: dict[int, str] = {}
     for part in _parts([turn.id for turn in turns]):
         query = select(interactions.c.id, interactions.c.body).where(interactions.c.id.in_(part))
-        found |= {row.id: row.body for row in await database.read(partial(_fetch, query), is_background=True)}
+        found |= {row.id: row.body for row in await database.fetch(query, is_background=True)}
     return [found[turn.id] for turn in turns if turn.id in found]
-
-
-def _find_acts(person: str, connection: Connection) -> list[str]:
-    actor = f'"actor":{json.dumps(person, ensure_ascii=False)}'
-    query = select(audit.c.agent).where(audit.c.person != person, func.replace(audit.c.entry, actor, "") != audit.c.entry)
-    return list(connection.scalars(query.distinct().order_by(audit.c.agent)))
 
 
 def _is_of(request: str | None, person: str) -> bool:
@@ -502,5 +430,6 @@ def _is_of(request: str | None, person: str) -> bool:
         return False
 
 
-def _parts(ids: list[Any]) -> Iterable[list[Any]]:
+def _parts(values: Iterable[Any]) -> Iterable[list[Any]]:
+    ids = list(values)
     return (ids[start : start + _BATCH] for start in range(0, len(ids), _BATCH))

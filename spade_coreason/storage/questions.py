@@ -7,104 +7,42 @@ The last one puts the request into the inbox again, in the same transaction.
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Sequence
-from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import NamedTuple
 from uuid import UUID
 
 from sqlalchemy import ColumnElement, Connection, Select, case, delete, func, insert, or_, select, update
+from sqlalchemy.dialects.postgresql import insert as insert_or_skip
 
-from ..contracts import NotificationState, QuestionState
-from ..contracts.base import utc_now
+from ..contracts import QuestionState
+from ..contracts.times import utc_now
 from ..domain.identifiers import derive_asking_ids, recover_thread
-from .backends.database import Commit, Database
-from .notifications import StoredNotification
-from .records import PendingRequest, StoredConversation, StoredStep, from_micros, to_micros
+from .backends.database import Commit
+from .records import ErasureReport, PendingRequest, StoredConversation, StoredStep, to_micros
+from .row_repository import RowRepository
 from .schema import (
     ANSWERED,
     CLOSED,
+    NOTIFICATION,
     PARKED,
+    QUESTION,
     RECEIVED,
+    WAITING,
+    ParkedRequest,
+    StoredQuestion,
+    Task,
     asked_people,
     inbox,
     interactions,
-    notifications,
     parked_requests,
     questions,
     steps,
+    tasks,
 )
 
-KEPT_DAYS = 7
-"""The days for which a question is kept after its last change: so long, those who answer late hear who has decided."""
-
 _OPEN = QuestionState.OPEN.value
-
-
-class ParkedRequest(NamedTuple):
-    """A row of the parked requests. `request` and `message_ids` are JSON texts, `parked_at` is in microseconds."""
-
-    id: int
-    agent: str
-    key: bytes
-    owner: str
-    root: str
-    thread: str | None
-    request: str
-    digest: bytes
-    channel: str
-    message_ids: str
-    parked_at: int
-
-
-class StoredQuestion(NamedTuple):
-    """A row of the questions. Times are in microseconds, `form` and `answer` are JSON texts."""
-
-    id: int
-    agent: str
-    question_id: str
-    request: int
-    kind: str
-    step: str
-    number: int
-    thread: str | None
-    requester: str
-    text: str
-    form: str
-    code: str
-    reference: str
-    state: str
-    answer: str | None
-    decided_by: str
-    created_at: int
-    expires_at: int
-    wake_at: int
-    changed_at: int
-    shown_at: int | None = None
-    """When it was handed to the stream or to the client of a door; None before."""
-    approvers: str | None = None
-    """The group that may decide an approval; None for the one that is configured."""
-
-    @property
-    def is_open(self) -> bool:
-        """True while it waits for an answer."""
-        return self.state == _OPEN
-
-    @property
-    def notice_name(self) -> str:
-        """The name from which the ids of its notifications are derived: an approval is asked anew with each code."""
-        return self.question_id + self.code if self.kind == "approval" else self.question_id
-
-    @property
-    def choices(self) -> list[str]:
-        """The choices; none if any text or value is an answer."""
-        return list(json.loads(self.form).get("choices", ()))
-
-    @property
-    def schema(self) -> dict[str, Any] | None:
-        """The JSON Schema of the answer, or None."""
-        schema: dict[str, Any] | None = json.loads(self.form).get("schema")
-        return schema
 
 
 class NewQuestion(NamedTuple):
@@ -134,30 +72,24 @@ class EndedQuestion(NamedTuple):
     people: tuple[str, ...]
 
 
-class QuestionRepository:
-    """The questions of one agent (a bare JID). Methods raise StoreError if the database fails."""
+class QuestionRepository(RowRepository[StoredQuestion]):
+    """The questions of one agent."""
 
-    def __init__(self, database: Database, agent: str) -> None:
-        self._database = database
-        self._agent = agent
-
-    def next_id(self) -> int:
-        """Return an unused row id."""
-        return self._database.next_id()
+    table, row, ident, person = questions, StoredQuestion, "question_id", "requester"
 
     def park(
         self,
         parked: ParkedRequest,
         asked: Sequence[NewQuestion],
-        notices: Sequence[StoredNotification],
+        notices: Sequence[Task],
         begun: Sequence[StoredStep],
         reply: str | None,
     ) -> Commit[bool]:
         """Move a request out of the inbox, and store its questions, in one transaction.
 
-        `notices` are rows of notifications, by which people are asked. `begun` are the steps that may not be stored yet, with
-        those of the questions. `reply` is what the sender gets, as the outbox has it. The result is False if the request was
-        erased before.
+        `notices` are tasks: the notifications by which people are asked, and the due times of the questions. `begun` are the
+        steps that may not be stored yet, with those of the questions. `reply` is what the sender gets, as the outbox has it.
+        The result is False if the request was erased before.
         """
         database = self._database
 
@@ -217,14 +149,13 @@ class QuestionRepository:
                 is_asked = asked_people.c.person.in_(people), asked_people.c.waits.is_not(True)
                 may_settle &= questions.c.id.in_(select(asked_people.c.question).where(*is_asked))
             is_first = bool(connection.execute(update(questions).where(is_this, may_settle).values(values)).rowcount)
-            row = connection.execute(select(questions).where(is_this)).one_or_none()
-            if row is None:
+            stored = self.get(connection, is_this)
+            if stored is None:
                 return None
-            stored = StoredQuestion._make(row)
             if not is_first:
                 is_late = stored.is_open and stored.expires_at <= micros
                 return Settled(stored._replace(state=QuestionState.EXPIRED.value) if is_late else stored, False)
-            _withdraw_notices(connection, self._agent, stored)
+            _withdraw_notices(connection, stored)
             connection.execute(
                 update(steps)
                 .where(steps.c.request == stored.request, steps.c.name == stored.step, steps.c.number == stored.number)
@@ -281,23 +212,28 @@ class QuestionRepository:
     def _is_of(self, owner: str) -> tuple[ColumnElement[bool], ...]:
         return parked_requests.c.agent == self._agent, parked_requests.c.owner == owner
 
-    async def delete_about(self, person: str) -> DeletedQuestions:
+    async def delete_about(self, person: str) -> ErasureReport:
         """Delete the parked requests of a person (a bare JID), and the questions about them, as an erasure does."""
-        return await self._database.erase(lambda connection: delete_questions_about(connection, self._agent, person))
+        agent = self._agent
+        return ErasureReport(
+            (), **await self._database.erase(lambda connection: delete_questions_about(connection, agent, person))
+        )
 
-    async def delete_in(self, record: StoredConversation) -> DeletedQuestions:
+    async def delete_in(self, record: StoredConversation) -> ErasureReport:
         """Delete the parked requests of a conversation, and the questions of its requests, as an erasure does."""
-        return await self._database.erase(lambda connection: delete_questions_in(connection, self._agent, record))
+        agent = self._agent
+        return ErasureReport(
+            (), **await self._database.erase(lambda connection: delete_questions_in(connection, agent, record))
+        )
 
-    def notify(self, question: StoredQuestion, people: Sequence[str], notices: Sequence[StoredNotification]) -> Commit[bool]:
-        """Store that people are asked or reminded, with the notifications that do so, and when the question is next due.
+    def notify(self, question: StoredQuestion, people: Sequence[str], notices: Sequence[Task]) -> Commit[bool]:
+        """Store that people are asked or reminded, with the notifications that do so.
 
         False, and nothing is stored, if it is not open any more, or has another code.
         """
 
         def work(connection: Connection) -> bool:
-            change = update(questions).where(*_is_unchanged(question)).values(wake_at=question.wake_at)
-            is_open = bool(connection.execute(change).rowcount)
+            is_open = self.get(connection, *_is_unchanged(question)) is not None
             if is_open:
                 is_theirs = asked_people.c.question == question.id, asked_people.c.person.in_(people)
                 connection.execute(update(asked_people).where(*is_theirs).values(waits=False))
@@ -322,7 +258,7 @@ class QuestionRepository:
             is_this = *_is_unchanged(question), questions.c.expires_at > to_micros(now)
             if not connection.execute(update(questions).where(*is_this).values(code=code)).rowcount:
                 return False
-            _withdraw_notices(connection, self._agent, question)
+            _withdraw_notices(connection, question, ends=False)
             connection.execute(delete(asked_people).where(asked_people.c.question == question.id))
             _insert_people(connection, NewQuestion(question, people, frozenset(people)))
             return True
@@ -343,18 +279,9 @@ class QuestionRepository:
         rows = await self._database.fetch(query)
         return [(StoredQuestion._make(row[:-2]), *row[-2:]) for row in rows]
 
-    async def find(self, question_id: str) -> StoredQuestion | None:
-        """Return a question by its id, or None."""
-        found = await self._load(questions.c.question_id == question_id)
-        return found[0] if found else None
-
     async def find_by_code(self, code: str) -> list[StoredQuestion]:
         """Return the questions with a code, the newest first. Some may be answered."""
-        return await self._load(questions.c.code == code, order=questions.c.id.desc())
-
-    async def find_by_prefix(self, prefix: str, limit: int = 2) -> list[StoredQuestion]:
-        """Return at most `limit` questions whose ids begin with a text."""
-        return await self._load(questions.c.question_id.startswith(prefix, autoescape=True), limit=limit)
+        return await self.load(questions.c.code == code, order=questions.c.id.desc())
 
     async def load_asked(
         self, person: str, *, only_open: bool = True, references: Sequence[str] | None = None
@@ -365,13 +292,13 @@ class QuestionRepository:
         ]
         conditions += [questions.c.state == _OPEN] if only_open else []
         conditions += [] if references is None else [questions.c.reference.in_(references)]
-        return await self._load(*conditions)
+        return await self.load(*conditions)
 
     async def waits_for_others(self, key: bytes, person: str) -> bool:
         """Return True if the request with a key waits for the answer of another than a person (a bare JID)."""
         parked = select(parked_requests.c.id).where(parked_requests.c.agent == self._agent, parked_requests.c.key == key)
         is_open = questions.c.request.in_(parked), questions.c.state == _OPEN
-        return bool(await self._load(*is_open, questions.c.id.not_in(_asked(self._agent, person)), limit=1))
+        return bool(await self.load(*is_open, questions.c.id.not_in(_asked(self._agent, person)), limit=1))
 
     async def count_open(self, people: Sequence[str], since: datetime, *, waits: bool) -> Counter[tuple[str, str]]:
         """Count the open questions to these people (bare JIDs), by person and requester.
@@ -390,54 +317,23 @@ class QuestionRepository:
         rows = await self._database.fetch(query)
         return Counter({(person, requester): count for person, requester, count in rows})
 
-    async def load_people(self, question: int) -> tuple[str, ...]:
-        """Return the people (bare JIDs) who were asked, by the row of the question."""
-        return await self._database.read(lambda connection: _load_people(connection, question))
-
-    async def load_all(
-        self, *, kind: str | None = None, state: QuestionState | None = None, limit: int = 1000
-    ) -> list[StoredQuestion]:
-        """Return the newest questions, the newest first."""
-        conditions = [] if kind is None else [questions.c.kind == kind]
-        conditions += [] if state is None else [questions.c.state == state.value]
-        return await self._load(*conditions, order=questions.c.id.desc(), limit=limit)
+    async def load_people(self, question_ids: Iterable[int]) -> Mapping[int, tuple[str, ...]]:
+        """Return the people (bare JIDs) who were asked, by the row ids of their questions, which may be of any agent."""
+        return await self._database.read(lambda connection: _load_people(connection, question_ids))
 
     async def has_open(self) -> bool:
         """Return True if a question is open."""
-        return await self.find_next_due() is not None
-
-    async def load_due(self, now: datetime, limit: int) -> list[StoredQuestion]:
-        """Return at most `limit` open questions that the clock has to look at, the first due ones first."""
-        is_due = questions.c.state == _OPEN, questions.c.wake_at <= to_micros(now)
-        return await self._load(*is_due, order=questions.c.wake_at, limit=limit)
-
-    async def find_next_due(self) -> datetime | None:
-        """Return when the clock has to look at the first open question; None without one."""
-        query = (
-            select(questions.c.wake_at)
-            .where(questions.c.agent == self._agent, questions.c.state == _OPEN)
-            .order_by(questions.c.wake_at)
-            .limit(1)
-        )
-        micros = await self._database.read(lambda connection: connection.scalar(query))
-        return None if micros is None else from_micros(micros)
+        return bool(await self.load(state=_OPEN, limit=1))
 
     async def load_about(self, person: str) -> list[StoredQuestion]:
         """Return all questions that a person (a bare JID) was asked, and those of their requests, oldest first."""
-        return await self._load(_is_about(self._agent, person))
+        return await self.load(_is_about(self._agent, person))
 
     async def load_parked_of(self, person: str) -> list[ParkedRequest]:
         """Return the parked requests of a person (a bare JID), and those behind which they are, oldest first."""
         query = select(parked_requests).where(_is_parked_of(self._agent, person)).order_by(parked_requests.c.id)
         rows = await self._database.fetch(query)
         return [ParkedRequest._make(row) for row in rows]
-
-    async def _load(
-        self, *conditions: ColumnElement[bool], order: Any = questions.c.id, limit: int | None = None
-    ) -> list[StoredQuestion]:
-        query = select(questions).where(questions.c.agent == self._agent, *conditions).order_by(order).limit(limit)
-        rows = await self._database.fetch(query)
-        return [StoredQuestion._make(row) for row in rows]
 
 
 def _put_back(connection: Connection, row: int, new_row: int, now: datetime) -> PendingRequest | None:
@@ -467,12 +363,13 @@ def _put_back(connection: Connection, row: int, new_row: int, now: datetime) -> 
     return PendingRequest(new_row, parked.key, parked.request, None, parked.digest, parked.channel)
 
 
-def _withdraw_notices(connection: Connection, agent: str, question: StoredQuestion) -> None:
-    """Delete the notifications of a question that are not sent yet."""
+def _withdraw_notices(connection: Connection, question: StoredQuestion, *, ends: bool = True) -> None:
+    """Delete the notifications of a question that are not sent yet, and its due time if it `ends`."""
     people = connection.scalars(select(asked_people.c.person).where(asked_people.c.question == question.id)).all()
     ids = [ident for person in people for ident in derive_asking_ids(question.notice_name, person)]
-    is_waiting = notifications.c.agent == agent, notifications.c.state == NotificationState.WAITING.value
-    connection.execute(delete(notifications).where(*is_waiting, notifications.c.notification_id.in_(ids)))
+    is_notice = (tasks.c.kind == NOTIFICATION) & (tasks.c.state == WAITING) & tasks.c.key.in_(ids)
+    is_due_time = (tasks.c.kind == QUESTION) & (tasks.c.key == question.question_id)
+    connection.execute(delete(tasks).where(tasks.c.agent == question.agent, is_notice | is_due_time if ends else is_notice))
 
 
 def _insert_people(connection: Connection, new: NewQuestion) -> None:
@@ -484,14 +381,19 @@ def _insert_people(connection: Connection, new: NewQuestion) -> None:
     connection.execute(insert(asked_people), rows)
 
 
-def _insert_notices(connection: Connection, notices: Sequence[StoredNotification]) -> None:
+def _insert_notices(connection: Connection, notices: Sequence[Task]) -> None:
     if notices:
-        connection.execute(insert(notifications), [notice._asdict() for notice in notices])
+        rows = [notice._asdict() for notice in notices]
+        connection.execute(insert_or_skip(tasks).on_conflict_do_nothing(), rows)  # a question may be looked at again
 
 
-def _load_people(connection: Connection, question: int) -> tuple[str, ...]:
-    is_asked = asked_people.c.question == question, asked_people.c.waits.is_not(True)
-    return tuple(connection.scalars(select(asked_people.c.person).where(*is_asked).order_by(asked_people.c.person)).all())
+def _load_people(connection: Connection, question_ids: Iterable[int]) -> Mapping[int, tuple[str, ...]]:
+    is_asked = asked_people.c.question.in_(list(question_ids)), asked_people.c.waits.is_not(True)
+    query = select(asked_people.c.question, asked_people.c.person).where(*is_asked).order_by(asked_people.c.person)
+    found = defaultdict[int, tuple[str, ...]](tuple)
+    for question, person in connection.execute(query):
+        found[question] += (person,)
+    return found
 
 
 def _is_unchanged(question: StoredQuestion) -> tuple[ColumnElement[bool], ...]:
@@ -504,8 +406,8 @@ def end_parked(connection: Connection, rows: Sequence[int], now: datetime) -> li
     for row in rows:
         is_open = questions.c.request == row, questions.c.state == _OPEN
         for found in connection.execute(select(questions).where(*is_open)).all():
-            ended.append(EndedQuestion(StoredQuestion._make(found), _load_people(connection, found.id)))
-            _withdraw_notices(connection, found.agent, ended[-1].question)
+            ended.append(EndedQuestion(StoredQuestion._make(found), _load_people(connection, [found.id])[found.id]))
+            _withdraw_notices(connection, ended[-1].question)
         values = {"state": QuestionState.ENDED.value, "changed_at": to_micros(now)}
         connection.execute(update(questions).where(*is_open).values(values))
         connection.execute(delete(steps).where(steps.c.request == row))
@@ -513,25 +415,12 @@ def end_parked(connection: Connection, rows: Sequence[int], now: datetime) -> li
     return ended
 
 
-def delete_old_questions(connection: Connection, agent: str, now: datetime) -> None:
-    """Delete the questions of an agent that are not open, seven days after their last change, in a transaction."""
-    before = to_micros(now - timedelta(days=KEPT_DAYS))
-    is_old = questions.c.state != _OPEN, questions.c.changed_at < before
-    connection.execute(delete(questions).where(questions.c.agent == agent, *is_old))
-
-
-class DeletedQuestions(NamedTuple):
-    """The number of deleted parked requests, and of questions: those of these requests, and those that a person was asked."""
-
-    requests: int
-    questions: int
-
-
-def delete_questions_about(connection: Connection, agent: str, person: str) -> DeletedQuestions:
+def delete_questions_about(connection: Connection, agent: str, person: str) -> Counter[str]:
     """Delete the requests of a person (a bare JID) that are parked, all questions of their requests, and that they were asked.
 
     A question of others loses the answer of the person. If the person was the only one, it ends at the next look of the clock.
-    The result of a step stays in the request of another that goes on with it. Run it in a transaction of the writer.
+    The result of a step stays in the request of another that goes on with it. Run it in a transaction of the writer. Return the
+    numbers of `requests` and of `questions`.
     """
     is_own = questions.c.agent == agent
     rows = connection.scalars(select(parked_requests.c.id).where(_is_parked_of(agent, person))).all()
@@ -540,15 +429,15 @@ def delete_questions_about(connection: Connection, agent: str, person: str) -> D
     connection.execute(update(questions).where(is_own, questions.c.decided_by == person).values(decided_by="", answer=None))
     others = asked_people.alias()
     has_others = select(others.c.question).where(others.c.question == questions.c.id, others.c.person != person).exists()
-    now_due = update(questions).where(
-        is_own, questions.c.id.in_(_asked(agent, person)), questions.c.state == _OPEN, ~has_others
-    )
-    connection.execute(now_due.values(wake_at=questions.c.created_at, expires_at=questions.c.created_at))
+    ends = is_own, questions.c.id.in_(_asked(agent, person)), questions.c.state == _OPEN, ~has_others
+    of_them = tasks.c.agent == agent, tasks.c.kind == QUESTION, tasks.c.key.in_(select(questions.c.question_id).where(*ends))
+    connection.execute(update(tasks).where(*of_them).values(wake_at=tasks.c.created_at))
+    connection.execute(update(questions).where(*ends).values(expires_at=questions.c.created_at))
     marks = delete(asked_people).where(asked_people.c.agent == agent, asked_people.c.person == person)
-    return DeletedQuestions(len(rows), count + connection.execute(marks).rowcount)
+    return Counter(requests=len(rows), questions=count + connection.execute(marks).rowcount)
 
 
-def delete_questions_in(connection: Connection, agent: str, record: StoredConversation) -> DeletedQuestions:
+def delete_questions_in(connection: Connection, agent: str, record: StoredConversation) -> Counter[str]:
     """Delete the parked requests of a conversation, and the questions of its requests, in a transaction of the writer.
 
     Call it before its turns are deleted: these tell which requests were its own.
@@ -568,7 +457,7 @@ def delete_questions_in(connection: Connection, agent: str, record: StoredConver
     settled = [row for row, turn in turns.items() if turn in found]
     if settled:
         count += connection.execute(delete(questions).where(questions.c.id.in_(settled))).rowcount
-    return DeletedQuestions(len(rows), count)
+    return Counter(requests=len(rows), questions=count)
 
 
 def _delete_parked(connection: Connection, rows: Sequence[int]) -> int:
@@ -577,7 +466,7 @@ def _delete_parked(connection: Connection, rows: Sequence[int]) -> int:
     for row in rows:
         of_row = select(questions).where(questions.c.request == row)
         for found in connection.execute(of_row).all():
-            _withdraw_notices(connection, found.agent, StoredQuestion._make(found))
+            _withdraw_notices(connection, StoredQuestion._make(found))
         connection.execute(delete(steps).where(steps.c.request == row))
         connection.execute(update(inbox).where(inbox.c.id == row).values(state=CLOSED, request=None, answer=None))
         count += connection.execute(delete(questions).where(questions.c.request == row)).rowcount

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, date, datetime, timedelta
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -43,6 +43,11 @@ def to_micros(moment: datetime) -> int:
 def from_micros(micros: int) -> datetime:
     """Convert a time from the form of the tables."""
     return _EPOCH + timedelta(microseconds=micros)
+
+
+def from_micros_or_none(micros: int | None) -> datetime | None:
+    """Convert a time that a table may not have."""
+    return None if micros is None else from_micros(micros)
 
 
 @value
@@ -86,11 +91,15 @@ class StoredConversation:
 
 @value
 class TurnRecord:
-    """A finished turn to store. `body` is the interaction as JSON."""
+    """A finished turn to store. `body` is the interaction as JSON.
+
+    `root` is the person behind it (a bare JID), `HIDDEN_PERSON` if not known; "" if that is the owner of the conversation.
+    """
 
     interaction_id: str
     timestamp: datetime
     body: str
+    root: str = ""
 
 
 class Variable(NamedTuple):
@@ -199,26 +208,38 @@ class OwnTurn(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class StorageErasureReport:
-    """The ids of deleted conversations, and the number of other deleted rows by kind."""
+class ErasureReport:
+    """Counts of the records that were deleted from the stores of one agent.
 
-    conversation_ids: tuple[str, ...]
-    interactions: int
-    variables: int
-    requests: int
+    `memories` counts conversations in its interaction memory. `documents` counts knowledge that belongs to the person or to
+    one of the conversations, turns included. The hashes of `audit_entries` are not deleted. `items` that the person published
+    to topics lose its name only, and `deleted_items` are deleted. `questions` are those of the person's requests, and those of
+    others that the person was asked; `requests` has the requests that waited for their answers too.
+    """
+
+    conversation_ids: tuple[str, ...] = ()
+    interactions: int = 0
+    variables: int = 0
+    requests: int = 0
+    memories: int = 0
     preferences: int = 0
-    """1 if the person had stored preferences, else 0."""
     documents: int = 0
     audit_entries: int = 0
     incidents: int = 0
     subscriptions: int = 0
-    """Patterns of topics, at a topic broker."""
     items: int = 0
-    """Items of topics that the person had published; they lost its name only."""
+    deleted_items: int = 0
     notifications: int = 0
     schedules: int = 0
     questions: int = 0
-    """Questions of the person's requests, and those that the person was asked."""
+
+    @property
+    def is_empty(self) -> bool:
+        """True if there was nothing to delete."""
+        return self == ErasureReport()
+
+    def __add__(self, other: ErasureReport) -> ErasureReport:
+        return ErasureReport(*(getattr(self, field.name) + getattr(other, field.name) for field in fields(self)))
 
 
 LAST_INTERACTION = 9

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections import defaultdict, namedtuple
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import CompoundSelect, Connection, Row, Select, delete, func, insert, select, union, update
+from sqlalchemy import Connection, Row, Select, delete, func, insert, select, update
 
 from ..contracts import ConversationState
-from ..contracts.base import utc_now
+from ..contracts.times import utc_now
 from ..domain.callers import caller_address
 from ..domain.identifiers import choose_conversation_id
 from ..domain.preferences import PREFERENCES_SCOPE
-from ..exceptions import StoreError
+from . import kept
 from .audit import AuditTrail
 from .backends.database import Commit, Database, QueryGenerator
 from .backends.statements import (
@@ -34,7 +34,6 @@ from .backends.statements import (
 from .doors.api_keys import KeyRepository, find_keys, withdraw_keys
 from .doors.callers import DoorRepository
 from .erasure import (
-    PERSON_SCOPES,
     delete_everything,
     delete_person_copies,
     delete_refusal,
@@ -42,7 +41,6 @@ from .erasure import (
 from .inbox import Inbox
 from .incidents import IncidentRepository
 from .knowledge import KnowledgeRepository
-from .notifications import NotificationRepository
 from .people import (
     CutReport,
     FoundConversation,
@@ -60,37 +58,32 @@ from .records import (
     PAUSED,
     PLATFORM_SCOPE,
     REFUSED_SCOPE,
+    ErasureReport,
     LoadedConversation,
     OwnTurn,
-    StorageErasureReport,
     StoredAgent,
     StoredConversation,
     conversation_columns,
     conversation_from_row,
     from_micros,
+    from_micros_or_none,
     to_micros,
 )
 from .retention import RetentionRepository
-from .schedules import ScheduleRepository
+from .row_repository import RowRepository
 from .schema import (
     ERASED_TURN,
-    asked_people,
-    audit,
+    NOTIFICATION,
+    QUESTION,
+    SCHEDULE,
+    ConversationRow,
     conversations,
-    inbox,
-    incidents,
     interactions,
-    notifications,
-    questions,
-    schedules,
-    shelves,
-    topic_items,
-    topic_subscriptions,
     variables,
 )
+from .tasks import TaskQueue
 from .topics import TopicRepository
 
-_ConversationColumns = namedtuple("_ConversationColumns", conversations.c.keys())  # type: ignore[misc]  # the columns of `FIND_CONVERSATIONS`, in its order
 _CONVERSATION_PAGE = 50
 """The number of conversations that one query searches for a turn."""
 _TURN_PAGE = 500
@@ -98,10 +91,17 @@ _TURN_PAGE = 500
 
 async def list_stored_agents(database: Database) -> list[str]:
     """Return the agents (bare JIDs) with any stored data besides requests, in alphabetical order. The platform is none."""
-    tables = [conversations, variables, shelves, audit, incidents, topic_items, topic_subscriptions]
-    tables += [notifications, schedules, questions]
-    query = union(*(select(table.c.agent).where(table.c.agent.contains("@")) for table in tables)).order_by("agent")
-    return await database.read(lambda connection: list(connection.execute(query).scalars()))
+    return await database.fetch_scalars(kept.select_agents())
+
+
+class ConversationRows(RowRepository[ConversationRow]):
+    """The conversations of one agent (a bare JID), or of all."""
+
+    table, row, ident, time = conversations, ConversationRow, "conversation_id", "last_interaction"
+
+    async def find_last(self, ident: str, **values: object) -> list[ConversationRow]:
+        """Return the last row of a page by its id. The id of a conversation may begin that of another one."""
+        return await self.load(self._has(ident), limit=2, **values)
 
 
 class AgentRepository:
@@ -119,24 +119,22 @@ class AgentRepository:
         """The audit trail of the agent, in the same database."""
         self.incidents = IncidentRepository(database, agent)
         """The incidents of the agent, in the same database."""
-        self.notifications = NotificationRepository(database, agent)
-        """The notifications of the agent, in the same database."""
-        self.schedules = ScheduleRepository(database, agent)
-        """The schedules of the agent, in the same database."""
+        self.tasks = TaskQueue(database, agent)
+        """The tasks of the agent, in the same database, of all kinds."""
+        self.notifications = TaskQueue(database, agent, NOTIFICATION)
+        self.schedules = TaskQueue(database, agent, SCHEDULE)
+        self.due_times = TaskQueue(database, agent, QUESTION)
+        """The due times of questions."""
         self.questions = QuestionRepository(database, agent)
         """The questions of the agent to people, in the same database."""
         self.doors = DoorRepository(database, agent)
         """The data that doors store of the callers of the agent, in the same database."""
-
-    @property
-    def is_failing(self) -> bool:
-        """True while the database accepts no writes."""
-        return self.database.is_failing
-
-    @property
-    def failure(self) -> StoreError | None:
-        """The reason why the database accepts no writes; None while it does."""
-        return self.database.failure
+        self.topics = TopicRepository(database, agent)
+        """The topics of the agent, if it is a topic broker, in the same database."""
+        self.knowledge = KnowledgeRepository(database, agent)
+        """The knowledge of the agent, in the same database."""
+        self.retention = RetentionRepository(database, agent)
+        """The retention queries of the agent, in the same database."""
 
     # Opening
 
@@ -150,17 +148,12 @@ class AgentRepository:
                 by_name[scope, name][holder] = value
             rows = connection.exec_driver_sql(queries[LIST_ACTIVE], (self.agent, str(ConversationState.ACTIVE)))
             active = {row[0]: from_micros(row[1]) for row in rows}
-            [(*due, has_own, has_rights)] = connection.exec_driver_sql(queries[FIND_DUE], (self.agent,) * 6)
-            next_due = min((from_micros(micros) for micros in due if micros is not None), default=None)
-            return StoredAgent(self.agent, by_name, active, next_due, bool(has_own), due[2] is not None, bool(has_rights))
+            [(due, *has)] = connection.exec_driver_sql(queries[FIND_DUE], (self.agent,) * 5)
+            return StoredAgent(self.agent, by_name, active, from_micros_or_none(due), *map(bool, has))
 
         return await self.database.read(work)
 
     # Conversations
-
-    def next_conversation_row_id(self) -> int:
-        """Return an unused row id for a new conversation."""
-        return self.database.next_id()
 
     def save_conversation(self, record: StoredConversation) -> Commit[bool]:
         """Store a conversation. Its commit is done when it is durable."""
@@ -183,7 +176,7 @@ class AgentRepository:
         def queries() -> QueryGenerator[LoadedConversation]:
             records: dict[str, StoredConversation] = {}
             for row in (yield FIND_CONVERSATIONS, (self.agent, *ids)):
-                record = conversation_from_row(_ConversationColumns(*row))
+                record = conversation_from_row(ConversationRow._make(row))
                 records[record.conversation_id] = record
             own_id = choose_conversation_id(candidate_ids, sender, {id_: record.owner for id_, record in records.items()})
             own = records.get(own_id) if own_id is not None else None
@@ -201,68 +194,26 @@ class AgentRepository:
 
         return self.database.run_queries(queries())
 
-    async def list_conversations(
-        self, owner: str | None = None, state: ConversationState | None = None, limit: int = 100, id_prefix: str = ""
-    ) -> list[StoredConversation]:
-        """Return at most `limit` conversations, the latest first. `id_prefix` is the beginning of their ids."""
+    async def list_conversations(self, owner: str | None = None, limit: int = 100) -> list[StoredConversation]:
+        """Return at most `limit` conversations, the latest first."""
         query = self._select_conversations().order_by(conversations.c.last_interaction.desc()).limit(limit)
-        if owner is not None:
-            query = query.where(conversations.c.owner == owner)
-        if state is not None:
-            query = query.where(conversations.c.state == str(state))
-        if id_prefix:
-            query = query.where(func.substr(conversations.c.conversation_id, 1, len(id_prefix)) == id_prefix)
-        return await self._load_conversations(query)
-
-    @property
-    def retention(self) -> RetentionRepository:
-        """The retention queries of the agent, in the same database."""
-        return RetentionRepository(self.database, self.agent)
-
-    @property
-    def knowledge(self) -> KnowledgeRepository:
-        """The knowledge of the agent, in the same database."""
-        return KnowledgeRepository(self.database, self.agent)
-
-    @property
-    def topics(self) -> TopicRepository:
-        """The topics of the agent, if it is a topic broker, in the same database."""
-        return TopicRepository(self.database, self.agent)
+        return await self._load_conversations(query if owner is None else query.where(conversations.c.owner == owner))
 
     async def list_people(self) -> list[str]:
         """Return everyone (bare JIDs) about whom the agent stores anything."""
-        owners = select(conversations.c.owner).where(conversations.c.agent == self.agent)
-        holders = select(variables.c.holder).where(variables.c.agent == self.agent, variables.c.scope.in_(PERSON_SCOPES))
-        senders = select(inbox.c.sender).where(inbox.c.agent == self.agent, inbox.c.sender != "")
-        known = select(shelves.c.holder).where(shelves.c.agent == self.agent, shelves.c.scope == "person")
-        audited = select(audit.c.person).where(audit.c.agent == self.agent, audit.c.person != "")
-        failed = select(incidents.c.person).where(incidents.c.agent == self.agent)
-        subscribers = select(topic_subscriptions.c.subscriber).where(topic_subscriptions.c.agent == self.agent)
-        publishers = select(topic_items.c.publisher).where(topic_items.c.agent == self.agent, topic_items.c.publisher != "")
-        notified = select(notifications.c.person).where(notifications.c.agent == self.agent)
-        behind = select(notifications.c.root).where(notifications.c.agent == self.agent, notifications.c.root != "")
-        reminded = select(schedules.c.owner).where(schedules.c.agent == self.agent, schedules.c.owner != self.agent)
-        asking = select(schedules.c.root).where(schedules.c.agent == self.agent, schedules.c.root != "")
-        asked = select(asked_people.c.person).where(asked_people.c.agent == self.agent)
-        waiting = select(questions.c.requester).where(questions.c.agent == self.agent, questions.c.requester != "")
-        queries = [holders, senders, known, audited, failed, subscribers, publishers, notified, behind, reminded, asking]
-        queries += [asked, waiting]
-        return list(await self._fetch_scalars(owners.union(*queries)))
+        return await self.database.fetch_scalars(kept.select_people(self.agent))
 
-    async def count_conversations(self) -> tuple[int, int]:
-        """Return the number of active conversations and the number of all conversations."""
-        is_own, is_active = self._active_conditions()
-        counts: Any = select(func.count().filter(is_active).label("active"), func.count().label("total")).where(is_own)
-        [row] = await self.database.fetch(counts)
-        return row.active, row.total
+    async def load_shown(self, person: str) -> dict[str, list[dict[str, Any]]]:
+        """Return the rows about a person (a bare JID) that an export shows, by table, the oldest first."""
+        return await self.database.read(lambda connection: kept.load_shown(connection, self.agent, person))
 
-    async def delete_conversation(self, record: StoredConversation, *, with_copies: bool = False) -> StorageErasureReport:
+    async def delete_conversation(self, record: StoredConversation, *, with_copies: bool = False) -> ErasureReport:
         """Delete a conversation with everything under its id.
 
         `with_copies` also deletes its owner's copies of its variables (see `delete_person_copies`), and what is due in it.
         """
 
-        def work(connection: Connection) -> StorageErasureReport:
+        def work(connection: Connection) -> ErasureReport:
             if with_copies:
                 delete_person_copies(connection, self.agent, record)
             return delete_everything(connection, self.agent, [record], with_due=with_copies)
@@ -278,7 +229,7 @@ class AgentRepository:
         agent = self.agent
         return await self.database.read(lambda connection: load_variables_of(connection, agent, scope, holder, is_found))
 
-    async def erase_person(self, person: str) -> StorageErasureReport:
+    async def erase_person(self, person: str) -> ErasureReport:
         """Delete everything about a person (a bare JID): conversations, turns, variables, pending requests, knowledge,
         and incidents.
 
@@ -306,14 +257,16 @@ class AgentRepository:
             .join(conversations, conversations.c.id == interactions.c.conversation)
             .where(interactions.c.interaction_id == interaction_id)
         )
-        page_ids = await self._fetch_scalars(page, is_background=is_background)
+        page_ids = await self.database.fetch_scalars(page, is_background=is_background)
         while page_ids:
             rows: Sequence[Row[Any]] = await self.database.fetch(
                 turn.where(interactions.c.conversation.in_(page_ids)), is_background=is_background
             )
             if rows:
                 return rows[0]
-            page_ids = await self._fetch_scalars(page.where(conversations.c.id < page_ids[-1]), is_background=is_background)
+            page_ids = await self.database.fetch_scalars(
+                page.where(conversations.c.id < page_ids[-1]), is_background=is_background
+            )
         return None
 
     async def save_feedback(
@@ -339,7 +292,7 @@ class AgentRepository:
         # Not if the turn was erased meanwhile.
         is_there = interactions.c.id == row.id, interactions.c.interaction_id == interaction_id
         statement = update(interactions).where(*is_there).values(body=body)
-        await self.database.write(lambda connection: connection.execute(statement))
+        await self.database.execute(statement)
         return str(row.conversation_id), body
 
     async def load_history(self, conversation: int, limit: int, offset: int = 0) -> list[str]:
@@ -349,17 +302,8 @@ class AgentRepository:
         erased count, and are left out.
         """
         newest = select(conversations.c.turns - offset).where(conversations.c.id == conversation).scalar_subquery()
-        query = (
-            select(interactions.c.body)
-            .where(
-                interactions.c.conversation == conversation,
-                interactions.c.number <= newest,
-                interactions.c.number > newest - limit,
-                interactions.c.body != ERASED_TURN,
-            )
-            .order_by(interactions.c.number)
-        )
-        return list(await self._fetch_scalars(query))
+        query = _select_turns(conversation).where(interactions.c.number <= newest, interactions.c.number > newest - limit)
+        return [row.body for row in await self.database.fetch(query)]
 
     async def list_own_turns(
         self, owner: str, id_prefix: str, since: datetime, limit: int, before_row: int | None = None, ids: Sequence[str] = ()
@@ -389,7 +333,7 @@ class AgentRepository:
             .join(conversations, conversations.c.id == interactions.c.conversation)
             .where(*self._own_turns(owner, id_prefix, since, ids))
         )
-        [count] = await self._fetch_scalars(query)
+        [count] = await self.database.fetch_scalars(query)
         return int(count)
 
     def _own_turns(self, owner: str, id_prefix: str, since: datetime, ids: Sequence[str]) -> list[Any]:
@@ -403,13 +347,7 @@ class AgentRepository:
         """Yield every turn as JSON, oldest first, including turns that end during the iteration."""
         after = 0
         while True:
-            page = (
-                select(interactions.c.number, interactions.c.body)
-                .where(interactions.c.conversation == conversation, interactions.c.number > after)
-                .where(interactions.c.body != ERASED_TURN)
-                .order_by(interactions.c.number)
-                .limit(_TURN_PAGE)
-            )
+            page = _select_turns(conversation).where(interactions.c.number > after).limit(_TURN_PAGE)
             rows = await self.database.fetch(page)
             for row in rows:
                 yield row.body
@@ -419,19 +357,12 @@ class AgentRepository:
 
     async def load_turns(self, conversation: int, first: int, last: int) -> list[tuple[int, str]]:
         """Return the stored turns of a conversation from number `first` to `last`: number and JSON."""
-        query = (
-            select(interactions.c.number, interactions.c.body)
-            .where(interactions.c.conversation == conversation, interactions.c.number.between(first, last))
-            .where(interactions.c.body != ERASED_TURN)
-            .order_by(interactions.c.number)
-        )
+        query = _select_turns(conversation).where(interactions.c.number.between(first, last))
         return [(row.number, row.body) for row in await self.database.fetch(query)]
 
     async def load_variables(self, scope: str, holder: str) -> dict[str, str]:
         """Return all variables of a holder as JSON texts, by name."""
-        query = select(variables.c.name, variables.c.value).where(
-            variables.c.agent == self.agent, variables.c.scope == scope, variables.c.holder == holder
-        )
+        query = select(variables).filter_by(agent=self.agent, scope=scope, holder=holder)
         return {row.name: row.value for row in await self.database.fetch(query)}
 
     def save_variable(self, scope: str, holder: str, name: str, value: str) -> Commit[bool]:
@@ -440,18 +371,14 @@ class AgentRepository:
 
     # Counts of the messages of a day
 
-    def delete_message_counts(self, before: datetime) -> Commit[None]:
+    def delete_message_counts(self, before: datetime) -> Commit[int]:
         """Delete the counts that were stored before a time."""
         statement = delete(variables).where(
             variables.c.agent == self.agent,
             variables.c.scope.in_(MESSAGE_COUNT_SCOPES.values()),
             variables.c.updated_at < to_micros(before),
         )
-
-        def work(connection: Connection) -> None:
-            connection.execute(statement)
-
-        return self.database.run(work)
+        return self.database.execute(statement)
 
     # Refused people
 
@@ -480,7 +407,7 @@ class AgentRepository:
 
         def reject(connection: Connection) -> bool:
             key = {"agent": self.agent, "scope": ACCESS_SCOPE, "holder": person, "name": ADMITTED}
-            connection.execute(delete(variables).where(*(variables.c[name] == value for name, value in key.items())))
+            connection.execute(delete(variables).filter_by(**key))
             connection.execute(insert(variables).values({**key, "value": json.dumps(False), "updated_at": to_micros(now)}))
             withdraw_keys(connection, self.agent, person, now)
             return True
@@ -507,13 +434,11 @@ class AgentRepository:
     def _select_conversations(self) -> Select[Any]:
         return select(conversations).where(conversations.c.agent == self.agent)
 
-    def _active_conditions(self) -> tuple[Any, Any]:
-        return conversations.c.agent == self.agent, conversations.c.state == str(ConversationState.ACTIVE)
-
     async def _load_conversations(self, query: Select[Any]) -> list[StoredConversation]:
         return [conversation_from_row(row) for row in await self.database.fetch(query)]
 
-    async def _fetch_scalars(self, query: Select[Any] | CompoundSelect[Any], *, is_background: bool = False) -> Sequence[Any]:
-        return await self.database.read(
-            lambda connection: connection.execute(query).scalars().all(), is_background=is_background
-        )
+
+def _select_turns(conversation: int) -> Select[Any]:
+    """Return the query of the turns of a conversation that are not erased, oldest first."""
+    turns = select(interactions.c.number, interactions.c.body).where(interactions.c.conversation == conversation)
+    return turns.where(interactions.c.body != ERASED_TURN).order_by(interactions.c.number)

@@ -6,13 +6,13 @@ from datetime import datetime
 from itertools import takewhile
 from typing import Any
 
-from sqlalchemy import Connection, Select, delete, false, or_, select, update
+from sqlalchemy import Connection, Select, delete, false, or_, select
 
 from ..contracts import ConversationState
 from .backends.database import Database
-from .erasure import PERSON_SCOPES
+from .erasure import PERSON_SCOPES, clear_summary
 from .knowledge import delete_turn_documents
-from .records import COMPACTION_VARIABLE, CompactionState, StoredConversation, conversation_from_row, to_micros
+from .records import StoredConversation, conversation_from_row, to_micros
 from .schema import conversations, interactions, variables
 
 
@@ -58,6 +58,7 @@ class RetentionRepository:
         that stays, so that the numbers of the rest have no gaps. The turns are deleted from the knowledge of the conversation
         too, and so is the summary that covers them.
         """
+        conversation_id = select(conversations.c.conversation_id).where(conversations.c.id == conversation)
         earliest = -1 if before is None else to_micros(before)
         query = (
             select(interactions.c.id, interactions.c.number, interactions.c.timestamp)
@@ -73,7 +74,7 @@ class RetentionRepository:
             numbers = [row.number for row in rows[: len(ids)]]
             if numbers:
                 delete_turn_documents(connection, conversation, numbers)
-                delete_summary(connection, conversation, numbers[-1])
+                clear_summary(connection, self._agent, connection.execute(conversation_id).scalar_one(), 0, numbers[-1])
             return len(ids)
 
         return await self._database.erase(work)
@@ -99,26 +100,3 @@ class RetentionRepository:
     async def _load_conversations(self, query: Select[Any]) -> list[StoredConversation]:
         rows = await self._database.fetch(query, is_background=True)
         return [conversation_from_row(row) for row in rows]
-
-
-def delete_summary(connection: Connection, conversation: int, through: int) -> None:
-    """Delete the summary of a conversation (its row id) whose turns up to `through` are deleted.
-
-    The remaining turns are summarised again. Run this inside a transaction of the writer.
-    """
-    row = connection.execute(
-        select(conversations.c.agent, conversations.c.conversation_id).where(conversations.c.id == conversation)
-    ).one_or_none()
-    if row is None:
-        return
-    agent, conversation_id = row
-    is_state = (
-        (variables.c.agent == agent)
-        & (variables.c.scope == "conversation")
-        & (variables.c.holder == conversation_id)
-        & (variables.c.name == COMPACTION_VARIABLE)
-    )
-    text = connection.scalar(select(variables.c.value).where(is_state))
-    if text is not None and (state := CompactionState.from_json(text)).summary:
-        cleared = state._replace(through=through, summary="")
-        connection.execute(update(variables).where(is_state).values(value=cleared.to_json()))

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
-from sqlalchemy import Connection, Select, delete, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Select, case, delete, func, insert, select, update
+from sqlalchemy.dialects.postgresql import insert as insert_or_skip
 
 from ..domain.topics import DEAD_LETTER, dead_letter_topic, derive_dead_letter_id, matches
 from .backends.database import Commit, Database
+from .backends.sequences import take_row_ids
 from .records import from_micros, to_micros
-from .schema import topic_deliveries, topic_items, topic_subscriptions
+from .schema import DELIVERY, WAITING, Task, tasks, topic_deliveries, topic_items, topic_subscriptions
+from .tasks import TaskQueue
 
 MAX_ERROR_CHARACTERS = 500
 """The most characters of an error that are stored with a delivery or a dead letter."""
@@ -99,6 +102,11 @@ class PersonTopics(NamedTuple):
     published: tuple[TopicItem, ...]
 
 
+_is_parked = topic_deliveries.c.parked.is_not(None)
+_task_key = topic_deliveries.c.subscriber + " " + case((_is_parked, ""), else_=topic_deliveries.c.topic)
+"""The key of the task of a delivery: its subscriber and its topic, or no topic if it waits for a person's answer."""
+
+
 def _refuse_none(subscriber: str, pattern: str) -> None:
     return None
 
@@ -109,6 +117,8 @@ class TopicRepository:
     def __init__(self, database: Database, agent: str) -> None:
         self._database = database
         self._agent = agent
+        self.tasks = TaskQueue(database, agent, DELIVERY)
+        """The tasks: one for each subscriber and topic with something that waits, and one that deletes old items."""
 
     # Subscriptions
 
@@ -213,6 +223,7 @@ class TopicRepository:
         if subscribers:
             common = {"item": row, "agent": self._agent, "topic": item.topic, "failures": 0, "error": ""}
             connection.execute(insert(topic_deliveries), [{**common, "subscriber": name} for name in subscribers])
+            self._add_tasks(connection, [(name, f"{name} {item.topic}") for name in subscribers], item.published_at)
         removed = [each for name in refused for each in self._remove_refused(connection, name, find_refusal)]
         return Publication(list(subscribers), removed)
 
@@ -224,31 +235,47 @@ class TopicRepository:
 
     # Deliveries
 
-    async def list_waiting_subscribers(self) -> list[str]:
-        """Return the subscribers who have not accepted all items."""
-        query = select(topic_deliveries.c.subscriber).where(topic_deliveries.c.agent == self._agent).distinct()
-        return [row.subscriber for row in await self._fetch(query)]
+    async def begin(self, now: datetime) -> None:
+        """Let all that waits be delivered now, and old items be deleted: store a task for each subscriber and topic."""
+        waiting = select(topic_deliveries.c.subscriber, _task_key).where(topic_deliveries.c.agent == self._agent).distinct()
 
-    async def load_deliveries(
-        self, subscriber: str, skipped_topics: Iterable[str], limit: int, with_parked: bool = True
-    ) -> list[TopicDelivery]:
-        """Return the oldest deliveries to a subscriber, in the order of their items.
+        def work(connection: Connection) -> None:
+            connection.execute(delete(tasks).where(tasks.c.agent == self._agent, tasks.c.kind == DELIVERY))
+            self._add_tasks(connection, [("", ""), *((name, key) for name, key in connection.execute(waiting))], now)
 
-        Those of some topics are skipped, and unless `with_parked` those that wait for a person's answer.
-        """
-        query = self._select_deliveries().where(
-            topic_deliveries.c.subscriber == subscriber,
-            topic_deliveries.c.topic.not_in(list(skipped_topics)),
-            topic_deliveries.c.parked.is_(None) | with_parked,
-        )
-        rows = await self._fetch(query.order_by(topic_deliveries.c.item).limit(limit))
+        await self._database.write(work)
+
+    def _add_tasks(self, connection: Connection, queues: Sequence[tuple[str, str]], now: datetime) -> None:
+        """Store the tasks of some subscribers with these keys, unless there are any."""
+        due = to_micros(now)
+        rows = [
+            Task(row, self._agent, DELIVERY, key, subscriber, "", "", WAITING, "", 0, "{}", due, due, due, due)._asdict()
+            for row, (subscriber, key) in zip(take_row_ids(connection, len(queues)), queues, strict=True)
+        ]
+        connection.execute(insert_or_skip(tasks).on_conflict_do_nothing(), rows)
+
+    def move_tasks(self, subscriber: str, now: datetime, wake_at: datetime | None = None) -> Commit[bool]:
+        """Let the tasks of a subscriber wait until a time, by default until they are due."""
+        own = tasks.c.agent == self._agent, tasks.c.kind == DELIVERY, tasks.c.owner == subscriber
+        wakes = tasks.c.due_at if wake_at is None else to_micros(wake_at)
+        moved = update(tasks).where(*own).values(state=WAITING, reason="", changed_at=to_micros(now), wake_at=wakes)
+        return self._database.run(lambda connection: bool(connection.execute(moved).rowcount))
+
+    async def load_deliveries(self, subscriber: str, limit: int, key: str | None = None) -> list[TopicDelivery]:
+        """Return the oldest deliveries to a subscriber, in the order of their items; those of the task with a key, if given."""
+        of_task = [topic_deliveries.c.subscriber == subscriber] if key is None else _of_task(subscriber, key)
+        rows = await self._fetch(self._select_deliveries().where(*of_task).order_by(topic_deliveries.c.item).limit(limit))
         return [_delivery(row) for row in rows]
+
+    def finish(self, task: Task) -> Commit[bool]:
+        """Delete a task if nothing waits for it. The commit has False if something does."""
+        of_task = topic_deliveries.c.agent == self._agent, *_of_task(task.owner, task.key)
+        over = delete(tasks).where(tasks.c.id == task.id, ~select(topic_deliveries.c.item).where(*of_task).exists())
+        return self._database.run(lambda connection: bool(connection.execute(over).rowcount))
 
     async def load_older(self, before: datetime, limit: int) -> list[TopicDelivery]:
         """Return deliveries of items that were published before a time, except those that wait for a person's answer."""
-        query = self._select_deliveries().where(
-            topic_items.c.published_at < to_micros(before), topic_deliveries.c.parked.is_(None)
-        )
+        query = self._select_deliveries().where(topic_items.c.published_at < to_micros(before), ~_is_parked)
         return [_delivery(row) for row in await self._fetch(query.order_by(topic_deliveries.c.item).limit(limit))]
 
     def complete(self, delivery: TopicDelivery) -> Commit[Any]:
@@ -257,11 +284,23 @@ class TopicRepository:
             lambda connection: connection.execute(delete(topic_deliveries).where(*_is(delivery))).rowcount
         )
 
-    async def record_failure(self, delivery: TopicDelivery, failures: int, error: str, parked: int | None = None) -> None:
-        """Store the number of failures of a delivery, and the last one; or that the subscriber waits for a person's answer."""
-        values = {"failures": failures, "error": error[:MAX_ERROR_CHARACTERS], "parked": parked}
-        statement = update(topic_deliveries).where(*_is(delivery)).values(values)
-        await self._database.write(lambda connection: connection.execute(statement))
+    async def record_failure(self, delivery: TopicDelivery, failures: int, error: str, again: datetime | None = None) -> None:
+        """Store the number of failures of a delivery, and the last one.
+
+        With `again`, it is parked until then: its subscriber waits for a person's answer.
+        """
+        failed = update(topic_deliveries).where(*_is(delivery)).values(failures=failures, error=error[:MAX_ERROR_CHARACTERS])
+        if again is not None:
+            failed = failed.where(~_is_parked).values(parked=True)
+        key = f"{delivery.subscriber} "
+        earlier = delete(tasks).where(tasks.c.agent == self._agent, tasks.c.kind == DELIVERY, tasks.c.key == key)
+
+        def work(connection: Connection) -> None:
+            if connection.execute(failed).rowcount and again is not None:
+                connection.execute(earlier)  # it looks seldom, if the others have waited for long
+                self._add_tasks(connection, [(delivery.subscriber, key)], again)
+
+        await self._database.write(work)
 
     async def move_to_dead_letters(
         self, delivery: TopicDelivery, letter: TopicItem, find_refusal: FindRefusal = _refuse_none
@@ -384,25 +423,21 @@ def is_dead_letter(topic: str) -> bool:
     return topic.startswith(f"{DEAD_LETTER}/")
 
 
-def delete_topics_of_person(connection: Connection, agent: str, person: str) -> tuple[int, int]:
-    """Delete the subscriptions of a person, the items that wait for it, and its name at all items.
-
-    Items that an agent has published for it lose the name of the agent too: it is not known any more who is behind them.
-    Return the number of subscriptions, and of items that it had published. Run this inside a transaction of the writer.
-    """
-    subscriptions, deliveries, items = topic_subscriptions.c, topic_deliveries.c, topic_items.c
-    statement = delete(topic_subscriptions).where(subscriptions.agent == agent, subscriptions.subscriber == person)
-    subscription_count = connection.execute(statement).rowcount
-    connection.execute(delete(topic_deliveries).where(deliveries.agent == agent, deliveries.subscriber == person))
-    named = or_(items.publisher == person, items.root == person)
-    published = update(topic_items).where(items.agent == agent, named).values(publisher="", root="")
-    item_count = connection.execute(published).rowcount
+def clear_dead_letters(connection: Connection, agent: str, person: str) -> None:
+    """Delete the name of a subscriber (a bare JID) from dead letters, in a transaction of the writer."""
+    items = topic_items.c
     letters = select(items.id, items.dead_letter).where(items.agent == agent, items.dead_letter.is_not(None))
     for row in connection.execute(letters).all():
         if (dead_letter := json.loads(row.dead_letter))["subscriber"] == person:
             text = json.dumps({**dead_letter, "subscriber": "", "error": ""})  # the error may name it too
             connection.execute(update(topic_items).where(items.id == row.id).values(dead_letter=text))
-    return subscription_count, item_count
+
+
+def _of_task(subscriber: str, key: str) -> list[ColumnElement[bool]]:
+    """Return the conditions that deliveries are those of a task, as the index finds them."""
+    topic = key.removeprefix(f"{subscriber} ")
+    of_topic = topic_deliveries.c.topic == topic, ~_is_parked
+    return [topic_deliveries.c.subscriber == subscriber, *(of_topic if topic else [_is_parked])]
 
 
 def _is(delivery: TopicDelivery) -> tuple[Any, Any]:

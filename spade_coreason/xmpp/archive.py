@@ -18,7 +18,7 @@ from xml.etree.ElementTree import Element
 
 from slixmpp.exceptions import IqError, XMPPError
 
-from ..contracts.base import utc_now
+from ..contracts.times import utc_now
 from ..domain.jid import bare_jid
 from ..exceptions import StoreError
 from ..storage import DUPLICATE_DAYS, AgentRepository, Commit, StoredAgent

@@ -7,9 +7,10 @@ import logging
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from enum import StrEnum
 from typing import Any
 from xml.etree.ElementTree import Element
 
@@ -21,6 +22,7 @@ from spade.message import Message as SpadeMessage
 from spade.presence import PresenceManager
 
 from ..concurrency import RateLimiter
+from ..contracts import ConversationState, NotificationState
 from ..domain.avatar import Avatar
 from ..domain.cards import build_card
 from ..domain.jid import bare_jid
@@ -29,7 +31,7 @@ from ..domain.rooms import RoomConfig
 from ..exceptions import ConnectError, CoReasonError, StoreError
 from ..operations.status import AgentCondition, AgentStatus
 from ..runtime import BuildRuntime, OutboundMessage
-from ..storage import Commit, StoredAgent, to_micros
+from ..storage import Commit, CountsByState, StoredAgent, to_micros
 from .archive import Archive
 from .codec import CONFERENCE, MUC_USER, SHOW, SHOWS, Receiver, assigned_id
 from .connection.connection import Connection
@@ -351,8 +353,8 @@ class HostedAgent(Agent, SessionHandler):  # type: ignore[misc]  # SPADE comes w
             lambda rooms: self._runner.repository.save_agent_value(INVITED_ROOMS_KEY, rooms).on_failed(log_failed_write),
         )
 
-    async def status(self) -> AgentStatus:
-        """Return the agent's current status. The numbers of conversations are None if they cannot be read."""
+    def status(self, counts: Mapping[str, CountsByState] | StoreError) -> AgentStatus:
+        """Return the agent's current status, with the counts of `count_stored`, or the reason why there are none."""
         connection, runner = self.connection, self._runner
         state: AgentCondition = connection.state
         connection_problem, start_problem = connection.last_problem or None, None
@@ -366,15 +368,15 @@ class HostedAgent(Agent, SessionHandler):  # type: ignore[misc]  # SPADE comes w
             state = "reconnecting"
         elif state == "online" and not self._alive.is_set():
             state = "starting"
-        active_count: int | None
-        stored_count: int | None
-        notifications: dict[str, int] = {}
-        failure = runner.repository.failure
-        try:
-            active_count, stored_count = await runner.repository.count_conversations()
-            notifications = await runner.repository.notifications.count_by_state()
-        except StoreError as error:
-            active_count, stored_count, failure = None, None, error
+        failure = counts if isinstance(counts, StoreError) else runner.repository.database.failure
+
+        def count(name: str, states: type[StrEnum]) -> dict[str, int] | None:
+            if isinstance(counts, StoreError):
+                return None
+            found = {state.value: counts[name].get((runner.jid, state.value), 0) for state in states}
+            return {state: number for state, number in found.items() if number}
+
+        stored = count("conversations", ConversationState)
         return AgentStatus(
             jid=bare_jid(connection.jid),
             state=state,
@@ -386,11 +388,11 @@ class HostedAgent(Agent, SessionHandler):  # type: ignore[misc]  # SPADE comes w
             storage_problem=str(failure) if failure is not None else None,
             resumed=connection.resumption_count,
             sessions=connection.session_count,
-            conversations=active_count,
-            conversations_stored=stored_count,
+            conversations=None if stored is None else stored.get("active", 0),
+            conversations_stored=None if stored is None else sum(stored.values()),
             in_flight=runner.turns_in_flight,
             waiting=runner.waiting_count,
-            notifications=notifications,
+            notifications=count("notifications", NotificationState) or {},
             is_paused=runner.control.is_paused,
             rooms={jid: str(room) for jid, room in self.rooms.states.items()},
             refused_by_rooms=dict(self.rooms.refused),

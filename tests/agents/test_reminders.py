@@ -27,7 +27,7 @@ USER = "tester@localhost"
 async def let_pass(t: AgentTester, clock: Clock, **by: float) -> None:
     """Let time pass, as a timer would that waits for it."""
     clock.advance(**by)
-    t.runners[t.jid].initiative.due_times.check()
+    t.runners[t.jid].initiative.tasks.check()
 
 
 async def live_in_madrid(t: AgentTester) -> None:

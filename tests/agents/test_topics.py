@@ -410,7 +410,7 @@ async def test_a_subscriber_without_a_network_costs_no_attempt_and_gets_all_when
             await publish(t, "news", str(number))
         await t.settled()
         bounced = f"- {absent} ← news: 3 items wait"
-        await eventually(lambda: not t.runtimes[BROKER].parts.topic_store.is_busy([absent]))
+        await eventually(lambda: not t.runners[BROKER].initiative.tasks.is_under_way("delivery", [absent]))
         assert bounced in (await broker_text(t)).splitlines()
         assert "$dead-letter" not in await broker_text(t)
 
@@ -537,7 +537,7 @@ async def test_subscribers_whom_the_roster_may_admit_lose_nothing_before_it_is_k
         access.approved.discard(FAR)
         access.is_known = False
         await publish(t, "news", "x")
-        await eventually(lambda: not t.runtimes[BROKER].parts.topic_store.is_busy([FAR]))
+        await eventually(lambda: not t.runners[BROKER].initiative.tasks.is_under_way("delivery", [FAR]))
         assert count_items(t, FAR) == 0
         assert (await subscribers_of(t))[FAR] == (("news",), 1)
         access.approved.add(FAR)  # as the roster would
@@ -675,7 +675,7 @@ async def test_an_agent_can_export_and_delete_what_the_broker_has_of_it() -> Non
         await t.settled()
         export = json.loads((await command(t, "/export", PRESS)).partition("```")[2].strip("`\n"))
         assert [item["payload"] for item in export["topics"]["published"]] == [{"title": "x"}]
-        assert "your name at 1 published item" in await command(t, "/forget me yes", PRESS)
+        assert "the name at 1 published item" in await command(t, "/forget me yes", PRESS)
         assert "1 subscription" in await command(t, "/forget me yes", READER)
         assert PRESS not in (await broker_text(t, "news"))
         assert await broker_text(t) == "- news: 1 item"

@@ -20,7 +20,7 @@ from spade_coreason import AgentInteractionMemory, Knowledge, ResponseHandler, S
 from spade_coreason.app.shared_host import open_command_host
 from spade_coreason.app.stored_host import StoredHost
 from spade_coreason.contracts import AgentDefinition, AgentRequest, MarkdownBlock, NotificationState
-from spade_coreason.contracts.base import utc_now
+from spade_coreason.contracts.times import utc_now
 from spade_coreason.domain.jid import bare_jid
 from spade_coreason.doors.webhooks.signatures import sign_standard
 from spade_coreason.exceptions import ApprovalDeniedError, ConfigError, StoreError
@@ -30,7 +30,7 @@ from spade_coreason.operations.definition import Actor, Call, CallerKind
 from spade_coreason.operations.sessions import OfPerson
 from spade_coreason.operations.table import OPERATIONS
 from spade_coreason.runtime.initiative.people import dump_blocks
-from spade_coreason.storage import decode_webhook_secret
+from spade_coreason.storage import addition_of, decode_webhook_secret
 from spade_coreason.xmpp.servers.process import find_free_ports
 from tests.support.databases import execute
 from tests.support.hosting import write_settings
@@ -222,9 +222,7 @@ async def conversations(scene: Scene) -> AsyncIterator[None]:
     yield
     assert (await scene.perform("conversations.end", agent=scene.far, conversation=ended.conversation_id)).is_changed
     await scene.perform("conversations.reset", agent=scene.far, conversation=paused.conversation_id)
-    states = {
-        one.record.conversation_id: one.record.state for one in await scene.perform("conversations.list", agent=scene.far)
-    }
+    states = {one.conversation_id: one.state for one in await scene.perform("sessions.list", agent=scene.far)}
     assert states[ended.conversation_id] == "completed"
     yield
     # A worker shows what it has in its memory.
@@ -239,6 +237,7 @@ async def sessions(scene: Scene) -> AsyncIterator[None]:
     assert [await alice.ask("hi") for _ in range(2)] == ["1", "2"]
     yield
     [listed] = await scene.perform("sessions.list", agent=scene.far, person=alice.jid)
+    assert alice.jid in {one.person for one in await scene.perform("people.list", agent=scene.far)}
     shown = await scene.perform("sessions.show", agent=scene.far, conversation=listed.conversation_id)
     assert (shown.summary.turns, shown.variables) == (2, {"count": 2})
     exported = await scene.perform("sessions.export", agent=scene.far, person=alice.jid)
@@ -366,10 +365,10 @@ async def notifications(scene: Scene) -> AsyncIterator[None]:
     assert scene.host is not None
     stored, content = scene.host.repository(scene.far), dump_blocks([MarkdownBlock(content="the news")])
     for person, ident in idents.items():
-        bounced = stored.notifications.make(ident, person.jid, None, "", content, utc_now()).moved(
-            NotificationState.BOUNCED, utc_now(), "gone"
+        bounced = stored.notifications.make_notification(ident, person.jid, None, "", content, utc_now()).moved(
+            utc_now(), NotificationState.BOUNCED.value, "gone"
         )
-        await stored.database.submit([stored.notifications.add_row(bounced)])
+        await stored.database.submit([addition_of(bounced)])
     yield
     assert set(idents.values()) <= {one.id for one in await scene.perform("notifications.list", agent=scene.far)}
     assert (await scene.perform("notifications.retry", id=idents[alice])).id == idents[alice]
@@ -493,11 +492,26 @@ async def wait_for_events(scene: Scene, name: str, secret: str, status: int) -> 
                     await asyncio.sleep(0.05)
 
 
+async def logins(scene: Scene) -> AsyncIterator[None]:
+    alice, bob = await scene.new_people()
+    links = [await alice.ask("/web"), await bob.ask("/web")]
+    assert all("/login#" in link for link in links)
+    yield
+    assert await scene.perform("logins.revoke", person=alice.jid) == 1
+    assert await scene.perform("logins.revoke", person=alice.jid) == 0
+    if scene.is_served:
+        assert "/login#" in await scene.perform("logins.create", person=alice.jid)
+    else:
+        with pytest.raises(StoreError, match="needs a running platform"):
+            await scene.perform("logins.create", person=alice.jid)
+    yield
+
+
 async def running(scene: Scene) -> AsyncIterator[None]:
     alice = await scene.new_person()
     yield
     if not scene.is_served:
-        for name in ("status", "log.show", "turns.list", "platform.drain"):
+        for name in ("status", "agents.list", "turns.list", "platform.drain"):
             with pytest.raises(StoreError, match="needs a running platform"):
                 await scene.perform(name)
         with pytest.raises(StoreError, match="needs a running platform"):
@@ -509,13 +523,14 @@ async def running(scene: Scene) -> AsyncIterator[None]:
         return
     status = await scene.perform("status")
     assert [(agent.jid, agent.state) for agent in status.agents] == [(agent, "online") for agent in scene.workers.agents]
-    before = await scene.perform("log.show")
+    assert {agent.jid for agent in await scene.perform("agents.list")} == set(scene.workers.agents)
+    before = await scene.perform("log.set")
     assert {await alice.ask("level", agent, thread=str(uuid4())) for agent in scene.workers.agents} == {before}
     for level in ("error", before):
         assert before != "error"
         assert await scene.perform("log.set", level=level) == level
         assert {await alice.ask("level", agent, thread=str(uuid4())) for agent in scene.workers.agents} == {level}
-        assert await scene.perform("log.show") == level
+        assert await scene.perform("log.set") == level
     alice.send("wait")
     async with asyncio.timeout(ANSWER_S):
         while [(turn.agent, turn.person) for turn in await scene.perform("turns.list")] != [(scene.far, alice.jid)]:
@@ -533,7 +548,7 @@ async def trails(scene: Scene) -> AsyncIterator[None]:
     entries = await scene.perform("audit.list", limit=1000)
     actions = {entry.entry["action"] for entry in entries if entry.entry is not None}
     assert actions >= {"agents.pause", "conversations.end", "notifications.retry", "webhooks.revoke"}
-    assert [verdict.problems for verdict in await scene.perform("audit.verify")] == [[]] * 3
+    assert [verdict.problems for verdict in await scene.perform("audit.verify")] == [()] * 3
     yield
 
 
@@ -553,6 +568,7 @@ STORIES: list[Story] = [
     incidents,
     keys,
     webhooks,
+    logins,
     running,
     trails,
 ]

@@ -212,7 +212,7 @@ async def test_a_directory_in_the_same_platform_is_not_asked(prosody: XmppServer
         cards = await peers_of(platform, asker).find()
         assert jids(cards) == {echo.jid}
         assert all(card.is_online for card in cards)
-        platform.runners[echo.jid].control.pause()
+        platform.runners[echo.jid].control.set_paused(True)
         [card] = await peers_of(platform, asker).find()
         assert not card.is_online
     assert payloads == []

@@ -31,7 +31,8 @@ SEED = int(os.environ.get("CHAOS_SEED", random.SystemRandom().randrange(2**32)))
 _KILLS_PER_ROUND = 2  # a request that ran at three crashes alone would fail (docs/explanation/delivery-guarantees.md)
 _LINES_PER_RUN = 40
 _MAX_DELAY_S = 0.1
-_EVERY_DUE_AT = "SELECT due_at FROM schedules WHERE kind = 'every'"
+_EVERY = "kind = 'schedule' AND owner = agent"
+_EVERY_DUE_AT = f"SELECT due_at FROM tasks WHERE {_EVERY}"
 
 
 @dataclass
@@ -78,11 +79,11 @@ class Stored:
 
     def find_notifications(self, person: str) -> dict[str, tuple[str, str]]:
         """Return the state and the text of the notifications of a person, by id."""
-        rows = self.query(f"SELECT notification_id, state, content FROM notifications WHERE person = '{person}'")
+        rows = self.query(f"SELECT key, state, data FROM tasks WHERE kind = 'notification' AND owner = '{person}'")
         return {row[0]: (row[1], row[2].partition('"content":"')[2].partition('"')[0]) for row in rows}
 
     def count_waiting(self) -> int:
-        return int(self.query("SELECT count(*) FROM notifications WHERE state = 'waiting'")[0][0])
+        return int(self.query("SELECT count(*) FROM tasks WHERE kind = 'notification' AND state = 'waiting'")[0][0])
 
     def is_idle(self) -> bool:
         """Return True if no request and no notification waits."""
@@ -100,7 +101,7 @@ class Stored:
         if self.query(unanswered)[0][0] > 1 or self.query(_EVERY_DUE_AT) == [(self.every_due_at,)]:
             return False
         self.every_due_at = due_at = int((time.time() + seconds) * 1e6)
-        self.query(f"UPDATE schedules SET due_at = {due_at}, wake_at = {due_at} WHERE kind = 'every'")
+        self.query(f"UPDATE tasks SET due_at = {due_at}, wake_at = {due_at} WHERE {_EVERY}")
         return True
 
 
@@ -174,7 +175,8 @@ async def test_what_an_agent_sends_first_survives_kill_9(
     woken = platform.woken if isinstance(platform, WorkerPair) else ()
     # A worker that was frozen may begin one more of them when it wakes. What comes of that is not stored.
     _check_effects([line for line in lines if line.phase != "begins" or int(line.value) not in woken])
-    assert stored.query("SELECT kind FROM schedules") == [("every",)]
+    assert stored.query(f"SELECT kind FROM tasks WHERE kind = 'schedule' AND NOT ({_EVERY})") == []
+    assert len(stored.query(_EVERY_DUE_AT)) == 1
     assert stored.query("SELECT count(*) FROM steps") == [(0,)]
     # Every notification that was acknowledged is stored, once, and in the state in which its person has it.
     acknowledged = {line.value: line.text for line in lines if line.phase == "notified"}

@@ -127,7 +127,7 @@ async def test_no_one_decides_after_the_end_of_the_time_over_a_kill(
                 await asyncio.to_thread(call_platform, tmp_path / "data", OPERATIONS[operation], wanted)
         boss.send(f"/approve {code}", jid)
         await read_until(boss, "The time for this is over")
-        execute(url, "UPDATE questions SET wake_at = 1")
+        execute(url, "UPDATE tasks SET wake_at = 1 WHERE kind = 'question'")
         await restart(processes, tmp_path, {"approvers": [boss.jid]})
         await eventually(lambda: [each["state"] for each in execute(url, "SELECT state FROM questions")] == ["expired"])
         boss.send(f"/approve {code}", jid)

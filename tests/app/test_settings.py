@@ -140,6 +140,7 @@ UNSEEN = {
     "web.openai.system_prompt": "it is read with a request: tests/doors/openai/test_chat.py",
     "metrics.hosts": "they are served at the port: tests/app/test_metrics_port.py",
     "web.proxies": "they are believed about clients: tests/doors/test_guard.py",
+    "web.page.approvals_h": "it is read when a person decides: tests/page/",
     "tracing.texts": "it is read if `tracing.enabled` is true: tests/app/test_tracing.py",
     "workers.lease_s": "it is for several platforms: tests/app/test_workers.py",
     "workers.together": "it is for several platforms: tests/app/test_shares.py",
@@ -283,15 +284,25 @@ def test_the_policy_of_an_agent_has_its_approvers_and_their_time() -> None:
     assert policy.operators == ("bob@localhost",)
 
 
-async def test_approvals_are_refused_where_senders_can_be_forged(tmp_path: Path) -> None:
+async def test_approvals_are_refused_without_the_page_where_senders_can_be_forged(tmp_path: Path) -> None:
     for mode in ("embedded", "external"):
-        values = BASE | {"server": {"mode": mode, "host": "127.0.0.1"}, "data_dir": str(tmp_path / mode)}
+        values = BASE | {"web": None, "server": {"mode": mode, "host": "127.0.0.1"}, "data_dir": str(tmp_path / mode)}
         (tmp_path / "project_code.py").write_text(CODE)
         (tmp_path / "platform.yaml").write_text(yaml.safe_dump(values))
         async with Platform(load_settings(tmp_path / "platform.yaml", tmp_path, {}), is_strict=False) as platform:
             refusals = {runner.policy.approvals.refusal.partition(";")[0] for runner in platform.runners.values()}
-        refused = "approvals are refused on the embedded server, where senders can be forged"
+        refused = "approvals are decided in the browser only on the embedded server, where senders can be forged"
         assert refusals == {refused if mode == "embedded" else ""}
+
+
+def test_with_the_page_approvals_are_decided_there_where_senders_can_be_forged() -> None:
+    agent = AgentSettings(jid="echo@localhost", agent="spade_coreason.agents.echo:EchoAgent")
+    for web, page in ((WebSettings(), "http://127.0.0.1:8080"), (WebSettings(page=False), ""), (None, "")):
+        settings = Settings(agents=(agent,), web=web)
+        forged, verified = (build_policy(settings, agent, None, has_forgery=has_forgery) for has_forgery in (True, False))
+        assert (forged.approvals.page, bool(forged.approvals.refusal)) == (page, not page)
+        assert (verified.approvals.page, verified.approvals.refusal) == ("", "")
+        assert forged.has_page is verified.has_page is bool(page)
 
 
 def test_the_defaults_of_the_settings_are_those_of_the_policy() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from spade_coreason import Platform
-from spade_coreason.contracts.base import utc_now
+from spade_coreason.contracts.times import utc_now
 from spade_coreason.exceptions import ConfigError
 from spade_coreason.storage import StoredWebhook, WebhookRepository
 from tests.support.databases import SQLITE, execute

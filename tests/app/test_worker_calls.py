@@ -7,6 +7,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from functools import partial
+from operator import attrgetter
 from typing import Any, Protocol, cast
 
 import pytest
@@ -16,15 +17,15 @@ from spade_coreason.app.workers.colleagues import Colleagues
 from spade_coreason.contracts import ConversationState
 from spade_coreason.domain.conversation import ConversationStatus
 from spade_coreason.exceptions import ConfigError, CoReasonError, StoreError
-from spade_coreason.memory import ErasureReport
 from spade_coreason.operations.host import RunningAgent
 from spade_coreason.storage import (
     CallTable,
+    ErasureReport,
     FoundConversation,
     Leases,
     PendingRequest,
-    StoredCall,
     StoredConversation,
+    WorkerCall,
     WorkerTerms,
     open_database,
 )
@@ -43,6 +44,7 @@ class Recorder:
     def __init__(self) -> None:
         self.refused: set[str] = set()
         self.asked: list[Any] = []
+        self.erasure = self.schedules = self
         self.is_cancelled = False
         self.may_admit = asyncio.Event()
         self.may_admit.set()
@@ -62,7 +64,7 @@ class Recorder:
     async def find_pause(self) -> bool:
         raise ConfigError("agent", "is wrong")
 
-    async def run_schedule(self, schedule_id: str) -> bool:
+    async def run_now(self, schedule_id: str) -> bool:
         raise ValueError("a limit")
 
     async def list_operators(self) -> list[str]:
@@ -131,7 +133,7 @@ async def test_arguments_results_and_errors_come_over_as_they_are(postgres: Post
             await agent.find_pause()
         assert wrong.value.place == "agent"
         with pytest.raises(ValueError, match="a limit"):
-            await agent.run_schedule("1")
+            await agent.schedules.run_now("1")
 
 
 async def test_a_result_that_cannot_be_written_is_an_error_and_the_method_is_called_once(
@@ -152,7 +154,7 @@ async def test_calls_are_answered_although_a_look_at_them_has_failed(
     class Faulty(CallTable):
         has_failed = False
 
-        async def read(self, callers: Collection[int]) -> tuple[list[StoredCall], set[int]]:
+        async def read(self, callers: Collection[int]) -> tuple[list[tuple[WorkerCall, bool]], set[int]]:
             if not self.has_failed:
                 self.has_failed = True
                 raise RuntimeError("a fault")
@@ -172,15 +174,24 @@ async def test_calls_are_answered_although_a_look_at_them_has_failed(
         await database.close()
 
 
+class OlderSchedules(Protocol):
+    """A part of an agent as another version calls it."""
+
+    async def run_now(self, schedule_id: str, slowly: bool) -> bool: ...
+
+
 class OlderAgent(Protocol):
     """An agent as another version calls it."""
 
+    schedules: OlderSchedules
+
     async def dance(self) -> bool: ...
-    async def run_schedule(self, schedule_id: str, slowly: bool) -> bool: ...
     async def run_stored(self, request: PendingRequest) -> tuple[bool, int]: ...
 
 
-@pytest.mark.parametrize(("method", "arguments"), [("dance", ()), ("run_schedule", ("1", True)), ("run_stored", (REQUEST,))])
+@pytest.mark.parametrize(
+    ("method", "arguments"), [("dance", ()), ("schedules.run_now", ("1", True)), ("run_stored", (REQUEST,))]
+)
 async def test_a_call_between_two_versions_that_do_not_understand_each_other_says_so(
     postgres: Postgres, method: str, arguments: tuple[Any, ...]
 ) -> None:
@@ -188,12 +199,12 @@ async def test_a_call_between_two_versions_that_do_not_understand_each_other_say
     async with open_two(postgres) as (caller, _, _, _):
         agent = _Remote(AGENT, _methods(OlderAgent), partial(caller.calls._ask_agent, AGENT, []))
         with pytest.raises(StoreError, match=f"{AGENT}: its worker has another version, .* finish the upgrade"):
-            await getattr(agent, method)(*arguments)
+            await attrgetter(method)(agent)(*arguments)
 
 
 async def test_an_answer_of_another_form_is_an_answer_of_another_version(postgres: Postgres) -> None:
     async with open_two(postgres) as (_, owner, recorder, agent):
-        waiting = asyncio.ensure_future(agent.wait_until_admitted(ALICE))
+        waiting = asyncio.ensure_future(agent.erasure.wait_until_admitted(ALICE))
         await eventually(lambda: recorder.asked == [ALICE])
         execute(owner.url, "UPDATE worker_calls SET answer = '{\"later\": true}'")
         with pytest.raises(StoreError, match="its worker has another version"):
@@ -205,13 +216,13 @@ async def test_a_call_is_ended_early_when_its_caller_wants_that(postgres: Postgr
         looks = iter([True, True, False])
         status = ConversationStatus(ConversationState.ACTIVE, 0, NOW, NOW)
         conversation = FoundConversation(AGENT, StoredConversation(1, "t", AGENT, "session", status, 100), [])
-        report = await agent.cut_conversation(conversation, lambda: next(looks, False))
+        report = await agent.erasure.cut_conversation(conversation, lambda: next(looks, False))
         assert report == ErasureReport(("one",), interactions=3)
 
 
 async def test_a_call_is_cancelled_with_the_task_of_its_caller(postgres: Postgres) -> None:
     async with open_two(postgres) as (_, _, recorder, agent):
-        waiting = asyncio.ensure_future(agent.wait_until_admitted(ALICE))
+        waiting = asyncio.ensure_future(agent.erasure.wait_until_admitted(ALICE))
         await eventually(lambda: recorder.asked == [ALICE])
         waiting.cancel()
         await eventually(lambda: recorder.is_cancelled)
@@ -219,7 +230,7 @@ async def test_a_call_is_cancelled_with_the_task_of_its_caller(postgres: Postgre
 
 async def test_a_caller_that_is_cancelled_before_its_call_is_stored_leaves_nothing(postgres: Postgres) -> None:
     async with open_two(postgres) as (caller, _, _, agent):
-        asking = asyncio.ensure_future(agent.wait_until_admitted(ALICE))
+        asking = asyncio.ensure_future(agent.erasure.wait_until_admitted(ALICE))
         for _ in range(3):
             await asyncio.sleep(0)
         asking.cancel()
@@ -247,7 +258,7 @@ async def test_an_answer_that_is_there_before_it_is_waited_for_is_found_at_once(
 async def test_what_is_undone_for_one_caller_does_not_hold_up_the_others(postgres: Postgres) -> None:
     async with open_two(postgres) as (caller, owner, recorder, agent):
         async with open_worker(caller.url, "other") as other:
-            assert await agent.refuse_person(ALICE)
+            assert await agent.erasure.refuse_person(ALICE)
             recorder.may_admit.clear()
             await eventually(lambda: execute(caller.url, "SELECT id FROM worker_calls") == [])  # the caller writes no more
             await owner.leases.remove(caller.leases.worker, "it died")
@@ -259,7 +270,7 @@ async def test_what_is_undone_for_one_caller_does_not_hold_up_the_others(postgre
 
 async def test_what_lasts_is_undone_when_its_caller_has_ended(postgres: Postgres) -> None:
     async with open_two(postgres) as (caller, owner, recorder, agent):
-        assert await agent.refuse_person(ALICE)
+        assert await agent.erasure.refuse_person(ALICE)
         assert recorder.refused == {ALICE}
         await eventually(lambda: execute(caller.url, "SELECT id FROM worker_calls") == [])  # the caller writes no more
         await owner.leases.remove(caller.leases.worker, "it died")
@@ -268,15 +279,15 @@ async def test_what_lasts_is_undone_when_its_caller_has_ended(postgres: Postgres
 
 async def test_a_caller_is_told_that_the_worker_has_ended_or_that_another_one_serves_the_agent(postgres: Postgres) -> None:
     async with open_two(postgres) as (caller, owner, recorder, agent):
-        waiting = asyncio.ensure_future(agent.wait_until_admitted(ALICE))
+        waiting = asyncio.ensure_future(agent.erasure.wait_until_admitted(ALICE))
         await eventually(lambda: recorder.asked == [ALICE])
-        assert await agent.refuse_person(ALICE)
+        assert await agent.erasure.refuse_person(ALICE)
         await caller.leases.remove(owner.leases.worker, "it died")
         with pytest.raises(StoreError, match="has ended before it answered; run the same again"):
             await waiting
         await caller.leases.change(lambda table: [AGENT])
         with pytest.raises(StoreError, match="another worker serves it now"):
-            await agent.list_cut_off(ALICE)
+            await agent.erasure.list_cut_off(ALICE)
 
 
 async def test_a_call_is_made_once_although_its_answer_cannot_be_stored_at_once(

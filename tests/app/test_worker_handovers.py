@@ -82,7 +82,9 @@ class Plans:
     def let_all_be_due(self, agent: str) -> None:
         """Let everything that an agent has planned be due now, without its knowledge."""
         now = int(time.time() * 1e6)
-        execute(self._workers.url, f"UPDATE schedules SET due_at = {now}, wake_at = {now} WHERE agent = '{agent}'")
+        execute(
+            self._workers.url, f"UPDATE tasks SET due_at = {now}, wake_at = {now} WHERE kind = 'schedule' AND agent = '{agent}'"
+        )
 
     async def answer(self, agent: str, name: str) -> None:
         """Answer the question, and approve the other payment."""

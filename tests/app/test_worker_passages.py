@@ -9,7 +9,7 @@ from pathlib import Path
 
 from sqlalchemy import Connection
 
-from spade_coreason.contracts.base import utc_now
+from spade_coreason.contracts.times import utc_now
 from spade_coreason.storage import open_database
 from spade_coreason.storage.knowledge import KnowledgeRepository
 from spade_coreason.storage.records import DocumentCollection, NewDocument

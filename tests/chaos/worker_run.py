@@ -118,7 +118,10 @@ class WorkerTally(KillTally):
     sent_twice: int = 0
     """Answers that came again under the same id. A killed worker may send one twice."""
     overtaken: int = 0
-    """Turns that were stored behind that of a question which came to the inbox later."""
+    """Turns that were stored behind that of a question which was asked later and came to the inbox later.
+
+    One that was asked earlier and came later is from the archive: it goes before those that wait for that.
+    """
     stored_twice: int = 0
     """Questions with two stored turns."""
     stale: int = 0
@@ -600,7 +603,7 @@ async def _count_stored(url: str, askers: Sequence[Asker], tally: WorkerTally, s
             order = [number for number in turns[asker.name, agent] if number < 10**6]
             tally.turns_out_of_order += count_late(order)
             rows = [received[asker.name, agent, number] for number in order]
-            tally.overtaken += count_late(rows)
+            tally.overtaken += _count_overtaken(list(zip(order, rows, strict=True)))
             for (before, before_row), (late, late_row) in pairwise(zip(order, rows, strict=True)):
                 if late < before or late_row < before_row:
                     turn = f"{asker.name} {agent} {late} (row {late_row})"
@@ -620,6 +623,14 @@ async def _count_stored(url: str, askers: Sequence[Asker], tally: WorkerTally, s
         for problem in trail.problems:
             print(problem)
     return failed
+
+
+def _count_overtaken(turns: Sequence[tuple[int, int]]) -> int:
+    """Count the turns, each a number and a row, behind one of which both are larger."""
+    return sum(
+        any(before_number > number and before_row > row for before_number, before_row in turns[:place])
+        for place, (number, row) in enumerate(turns)
+    )
 
 
 def _count_logged(directory: Path, log: Path, tally: WorkerTally) -> None:

@@ -6,8 +6,10 @@ import asyncio
 import json
 import os
 import pty
+import sqlite3
 import termios
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,6 +18,7 @@ from uuid import uuid4
 import pytest
 
 from spade_coreason import AgentInteractionMemory, Interaction
+from spade_coreason.cli import completion
 from spade_coreason.config.runfile import RunFile
 from spade_coreason.contracts import ConversationState
 from spade_coreason.domain.conversation import ConversationStatus
@@ -29,6 +32,7 @@ from tests.cli.conftest import Invoke
 from tests.support.program import COMMAND, clean_environment
 from tests.support.records import new_conversation
 from tests.support.servers.postgres import Postgres
+from tests.support.stored_initiative import NOTIFICATION, SCHEDULE, store_initiative
 from tests.support.wait import TIMEOUT_S
 from tests.support.warm import WarmProcess
 
@@ -44,7 +48,7 @@ async def store_conversation(
     """Store one turn of a conversation, with a variable of each scope and a memory."""
     status = ConversationStatus(ConversationState.ACTIVE, 1, NOW, NOW)
     session = str(derive_session_id(repository.agent, owner, conversation_id))
-    row = StoredConversation(repository.next_conversation_row_id(), conversation_id, owner, session, status, 100, turns=1)
+    row = StoredConversation(repository.database.next_id(), conversation_id, owner, session, status, 100, turns=1)
     turn = Interaction(timestamp=NOW, input={"query": f"a secret of {owner}"}, output={"text": "I'll remember"})
     received, is_new, _ = repository.inbox.receive(uuid4().bytes, owner, "{}", NOW)
     await is_new
@@ -105,7 +109,7 @@ def test_conversations_have_exactly_the_keys_of_the_seed(data_dir: Path, invoke:
         "last_interaction": "2025-01-09T10:30:00Z",
     }
     assert json.loads(invoke("conversations", "--json", "--state", "completed").stdout) == []
-    assert invoke("conversations", "--state", "completed").stdout == "No conversations.\n"
+    assert invoke("conversations", "--state", "completed").stdout == "No completed conversations.\n"
 
 
 def test_lists_are_tables_with_whole_lines(data_dir: Path, invoke: Invoke) -> None:
@@ -162,14 +166,12 @@ def test_a_session_is_shown_with_its_turns_and_variables(data_dir: Path, invoke:
 def test_a_person_is_forgotten_in_all_stores_and_nobody_else(data_dir: Path, invoke: Invoke) -> None:
     done = invoke("sessions", "clear", "--person", ALICE, "--yes")
     assert done.exit_code == 0, done.output
-    assert done.stdout.startswith(
-        f"{AGENT}: deleted 2 conversations, 2 turns, 3 variables, memories of 2 conversations, 0 waiting requests.\n"
-    )
+    assert done.stdout.startswith(f"{AGENT}: deleted: 2 conversations, 2 turns, 3 variables, memory of 2 conversations.\n")
     assert [record["user_id"] for record in json.loads(invoke("sessions", "list", "--json").stdout)] == [BOB]
     assert [record["conversation_id"] for record in json.loads(invoke("memory", "list", "--json").stdout)] == [f"holiday_{BOB}"]
     for path in (data_dir / "memory").iterdir():
         assert ALICE.encode() not in path.read_bytes()
-    assert invoke("sessions", "clear", "--person", ALICE, "--yes").stdout == f"{AGENT}: nothing to delete.\n"
+    assert invoke("sessions", "clear", "--person", ALICE, "--yes").stdout == f"{AGENT}: there was nothing to delete.\n"
 
 
 def test_a_conversation_is_deleted_with_its_memory(data_dir: Path, invoke: Invoke) -> None:
@@ -179,7 +181,7 @@ def test_a_conversation_is_deleted_with_its_memory(data_dir: Path, invoke: Invok
 
 
 def test_everything_is_deleted(data_dir: Path, invoke: Invoke) -> None:
-    assert "deleted 3 conversations, 3 turns, 5 variables" in invoke("sessions", "clear", "--all", "--yes").stdout
+    assert "deleted: 3 conversations, 3 turns, 5 variables" in invoke("sessions", "clear", "--all", "--yes").stdout
     assert invoke("conversations").stdout == "No conversations.\n"
     assert invoke("memory", "list").stdout == "No interaction memories.\n"
 
@@ -290,6 +292,34 @@ def test_a_shell_completes_conversations_of_the_configuration(
     assert complete("sessions show -c p.yaml holid") == ["holiday"]
 
 
+@pytest.mark.parametrize("where", ["a file", "a server"])
+def test_a_shell_completes_what_waits(tmp_path: Path, postgres: Postgres, complete: Complete, where: str) -> None:
+    url = postgres.url() if where == "a server" else f"sqlite+aiosqlite:///{tmp_path}/elsewhere.db"
+
+    async def fill() -> None:
+        database = await open_database(url, "off")
+        await store_initiative(AgentRepository(database, AGENT), ALICE)
+        await database.close()
+
+    asyncio.run(fill())
+    (tmp_path / "p.yaml").write_text(f"agents: [{{jid: {AGENT}, agent: 'a:B'}}]\nstorage: {{url: '{url}'}}\n")
+    for line, found in (("notifications retry", NOTIFICATION), ("schedules run", SCHEDULE)):
+        assert complete(f"{line} -c p.yaml {found[:2]}") == [found]
+        assert complete(f"{line} -c p.yaml x") == []
+
+
+def test_what_a_shell_reads_of_a_file_is_there(tmp_path: Path) -> None:
+    asyncio.run(create_empty(tmp_path / "platform.db"))
+    with closing(sqlite3.connect(tmp_path / "platform.db")) as reader:
+        assert len(completion.QUERIES) > 5
+        for query in completion.QUERIES.values():
+            assert reader.execute(query, {"length": 0, "begun": ""}).fetchall() == []
+
+
+async def create_empty(path: Path) -> None:
+    await (await open_database(f"sqlite+aiosqlite:///{path}", "off")).close()
+
+
 def test_listing_creates_no_files(invoke: Invoke) -> None:
     for arguments in (["sessions", "list"], ["memory", "list"], ["conversations"]):
         assert invoke(*arguments).exit_code == 0
@@ -324,3 +354,39 @@ async def test_erasure_reports_what_it_deleted(tmp_path: Path) -> None:
     report = await erase_person(store, memory, f"{ALICE}/phone")
     assert (report.conversation_ids, report.variables, report.memories) == ((), 1, 1)
     await database.close()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "sessions clear --agent any --all --yes",
+        "sessions clear --all --conversation any --yes",
+        "sessions clear --all --person any --yes",
+        "memory clear --agent any --all --yes",
+        "memory clear --all --conversation any --yes",
+    ],
+)
+def test_a_name_that_is_a_word_of_the_program_is_a_name(data_dir: Path, invoke: Invoke, line: str) -> None:
+    before = json.loads(invoke("sessions", "list", "--json").stdout), json.loads(invoke("memory", "list", "--json").stdout)
+    assert invoke(*line.split()).exit_code == 2
+    assert (
+        json.loads(invoke("sessions", "list", "--json").stdout),
+        json.loads(invoke("memory", "list", "--json").stdout),
+    ) == before
+
+
+def test_a_name_of_several_lines_is_shown_in_one(data_dir: Path, invoke: Invoke) -> None:
+    """A conversation is named by its thread, which others choose."""
+    name = f"x\n{AGENT}: deleted: 100 conversations."
+
+    async def add() -> None:
+        database = await open_database(f"sqlite+aiosqlite:///{data_dir / 'platform.db'}", "off")
+        repository = AgentRepository(database, AGENT)
+        await repository.save_conversation(new_conversation(repository, name))
+        await database.close()
+
+    asyncio.run(add())
+    for line in (["sessions", "list"], ["conversations", "end", name], ["sessions", "clear", "--conversation", name, "--yes"]):
+        shown = invoke(*line).stdout
+        assert "x\\n" in shown
+        assert not any(each.startswith(f"{AGENT}: deleted: 100") for each in shown.splitlines())

@@ -110,4 +110,4 @@ def test_beside_a_platform_that_does_not_run_no_decision_counts_after_its_time(
 def test_reassign_needs_a_running_platform(data_dir: Path, invoke: Invoke) -> None:
     asked = invoke("approvals", "reassign", APPROVAL)
     assert asked.exit_code != 0
-    assert "needs a running platform; start it with `spade-coreason up`" in asked.stderr
+    assert "no platform is running on data; start one (`spade-coreason up`)" in asked.stderr

@@ -228,7 +228,7 @@ async def test_ask_says_that_an_agent_is_paused(tmp_path: Path) -> None:
     file = tmp_path / "platform.yaml"
     file.write_text("agents: [{jid: echo@localhost, agent: 'spade_coreason.agents.echo:EchoAgent'}]\n")
     async with Platform(load_settings(file, tmp_path, {})) as platform:
-        platform.runners["echo@localhost"].control.pause()
+        platform.runners["echo@localhost"].control.set_paused(True)
         asked, timeout_s = await asyncio.to_thread(run_in_vain, "ask", "echo", "hi", cwd=tmp_path)
     assert (asked.returncode, asked.stdout) == (3, "")
     assert asked.stderr == (

@@ -20,10 +20,11 @@ from spade_coreason.cli.app import COMMANDS
 from spade_coreason.cli.logging import OneLineFormatter, TracebackFormatter, configure_logging
 from spade_coreason.contracts import AuditEntry
 from spade_coreason.domain.cards import AgentCard
+from spade_coreason.domain.quotas import QuotaUsage
 from spade_coreason.domain.texts.error_chain import ChainedError, StackFrame
 from spade_coreason.domain.texts.terminal_text import clean_running_text, escape_label, escape_lines
 from spade_coreason.memory.knowledge.knowledge import Knowledge
-from spade_coreason.operations.status import AgentStatus, PlatformStatus, QuotaUsage
+from spade_coreason.operations.status import AgentStatus, PlatformStatus
 from spade_coreason.storage import TopicItem, open_database
 from spade_coreason.storage.knowledge import KnowledgeRepository
 from spade_coreason.storage.records import TurnRecord, Variable
@@ -66,6 +67,7 @@ SHOWN: dict[str, list[tuple[str, ...]]] = {
     "people": [("export", LABEL), ("delete", LABEL, "--yes")],
     "audit": [("list",), ("verify",)],
     "check": [("-c", "hostile.yaml")],
+    "web": [(LABEL,), ("--revoke", LABEL)],
     "invite": [(LABEL,)],
     "ask": [(LABEL, "hello")],
     "chat": [(LABEL,)],

@@ -105,7 +105,7 @@ def test_an_incident_is_shown_beside_the_platform_and_after_it(
         another = provoke(up)
         assert [record["id"] for record in json.loads(show("--json"))] == [another, number]
     cleared = invoke("sessions", "clear", "--agent", "moody", "--person", "guest@localhost", "--yes")
-    assert ", 2 audited steps, 2 incidents" in cleared.stdout
+    assert "the record of 2 audited steps, the record of 2 failures" in cleared.stdout
     gone = invoke("incident", number)
     assert (gone.exit_code, gone.stdout) == (2, "")
     assert show() == "No incidents.\n"
@@ -116,7 +116,7 @@ def test_an_unknown_number_is_one_line(tmp_path: Path, invoke: Invoke) -> None:
         refused = invoke("incident", *arguments)
         assert refused.exit_code == 2
         assert refused.stdout == ""
-        said = f'error: ID: there is no incident "{" ".join(arguments)}"; `spade-coreason incident` lists the newest\n'
+        said = f'error: ID: there is no incident "{" ".join(arguments)}"; `incident` shows them\n'
         assert refused.stderr == said
 
     check("1f2e3d4c")

@@ -12,7 +12,7 @@ from uuid import uuid5
 import pytest
 
 from spade_coreason.domain.identifiers import SCHEDULE_NAMESPACE
-from spade_coreason.storage import open_database, to_micros
+from spade_coreason.storage import addition_of, open_database, to_micros
 from spade_coreason.storage.repository import AgentRepository
 from tests.cli.conftest import Invoke
 from tests.support.databases import SQLITE, execute
@@ -50,7 +50,10 @@ def test_a_notification_is_sent_again_only_if_it_is_not_waiting(invoke: Invoke, 
 
 
 def test_a_notification_that_waits_for_its_next_try_is_listed_with_its_time_and_its_reason(invoke: Invoke, data: str) -> None:
-    execute(f"{SQLITE}{data}/platform.db", "UPDATE notifications SET state = 'waiting', reason = 'the server is away'")
+    execute(
+        f"{SQLITE}{data}/platform.db",
+        "UPDATE tasks SET state = 'waiting', reason = 'the server is away' WHERE kind = 'notification'",
+    )
     _, row = invoke("notifications", "list", "--data", data).stdout.splitlines()
     assert re.search(r" waiting .* due \d{4}-\d\d-\d\d \d\d:\d\d; the server is away$", row)
 
@@ -63,18 +66,16 @@ def test_schedules_are_listed_as_the_tutorial_shows_them(invoke: Invoke, tmp_pat
         database = await open_database(f"{SQLITE}{directory}/platform.db", "off")
         repository = AgentRepository(database, kitchen)
         await store_initiative(repository, "guest@localhost")
-        [reminder] = await repository.schedules.load_all()
+        [reminder] = await repository.schedules.load()
         every = reminder._replace(
             id=repository.schedules.next_id(),
-            schedule_id=str(uuid5(SCHEDULE_NAMESPACE, f"{kitchen}\0light_the_oven")),
-            kind="every",
+            key=str(uuid5(SCHEDULE_NAMESPACE, f"{kitchen}\0light_the_oven")),
             owner=kitchen,
-            cron="0 6 * * mon-fri",
-            zone="Europe/Berlin",
+            data=json.dumps({**reminder.values, "kind": "every", "cron": "0 6 * * mon-fri", "zone": "Europe/Berlin"}),
             due_at=due,
             wake_at=due,
         )
-        assert await repository.schedules.create(every, 100)
+        assert await repository.schedules.store([addition_of(every)])
         await database.close()
 
     asyncio.run(fill())
@@ -104,7 +105,7 @@ def test_a_person_is_found_however_their_address_is_written(invoke: Invoke, data
 
 
 def test_a_schedule_is_cancelled_and_runs_only_with_a_platform(invoke: Invoke, data: str) -> None:
-    assert "needs a running platform" in invoke("schedules", "run", SCHEDULE, "--data", data).stderr
+    assert "no platform is running on" in invoke("schedules", "run", SCHEDULE, "--data", data).stderr
     cancelled = invoke("schedules", "cancel", SCHEDULE[:8], "--yes", "--data", data)
     assert cancelled.stdout == f"The schedule {SCHEDULE[:8]} of {AGENT} (reminder, of {ALICE}) is cancelled.\n"
     assert invoke("schedules", "list", "--data", data).stdout == "No schedules.\n"

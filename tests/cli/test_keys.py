@@ -95,9 +95,9 @@ def test_a_list_shows_each_key_and_no_secret(project: Invoke) -> None:
         ),
         (
             ["create", "web", "--agent", "notes", "--expires", "soon"],
-            '--expires: \'soon\' is no time; write it as "30m", "12h"',
+            '--expires: \'soon\' is no duration; write it as "30m", "12h"',
         ),
-        (["create", "web", "--agent", "notes", "--expires", "0d"], "--expires: '0d' is no time"),
+        (["create", "web", "--agent", "notes", "--expires", "0d"], "--expires: '0d' is no duration"),
         (["create", "web", "--agent", "notes", "--expires", "9999d"], "--expires: 9999d is too long; the most is 3660d"),
         (["rotate", "taken", "--keep", "31d"], "--keep: 31d is too long; the most is 30d"),
         (["rotate", "nothing"], "NAME: there is no key 'nothing'; `spade-coreason keys list` shows all"),

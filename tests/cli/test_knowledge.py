@@ -96,7 +96,7 @@ def test_documents_are_added_once_updated_searched_and_removed(invoke: Invoke, d
         {"score": 1.0, "document": str(docs / "refunds.md"), "passage": 1, "text": "Refunds\nThere are none."}
     ]
     assert invoke("knowledge", "search", AGENT, "elephants").stdout == (
-        "No passage has a score of 0.7 or more; try a lower --threshold.\n"
+        "No passages with a score of 0.7 or more; try a lower --threshold.\n"
     )
     assert f"{AGENT}: removed 1 document.\n" in invoke("knowledge", "remove", AGENT, "docs/inner").stdout
     refused = invoke("knowledge", "remove", AGENT, "docs/inner")
@@ -189,7 +189,10 @@ def test_another_model_is_noticed_and_reindexing_repairs_the_index(
     configure("second")
     shown = invoke("knowledge", "list", "notes")
     assert shown.stdout.splitlines()[0].split() == ["DOCUMENT", "PASSAGES", "INDEXED", "CHARACTERS", "ADDED"]
-    assert "3 passages have no vector of the configured model; run: spade-coreason knowledge reindex notes\n" in shown.stdout
+    assert (
+        "3 passages have no vector of the configured model; run: spade-coreason knowledge reindex notes@localhost\n"
+        in shown.stdout
+    )
     assert "No passage" in invoke("knowledge", "search", "notes", "reimbursed", "--threshold", "0.6").stdout
     assert invoke("knowledge", "reindex", "notes").stdout == f"{AGENT}: computed 3 vectors.\n"
     assert invoke("knowledge", "reindex", "notes").stdout == f"{AGENT}: computed 0 vectors.\n"

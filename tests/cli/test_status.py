@@ -18,11 +18,12 @@ import pytest
 from spade_coreason.app.platform import Platform
 from spade_coreason.config.loader import load_settings
 from spade_coreason.domain.cards import AgentCard, Capability
+from spade_coreason.domain.quotas import QuotaUsage
 from spade_coreason.exceptions import ServerError, StoreError
 from spade_coreason.operations.client import call_platform
 from spade_coreason.operations.definition import Call, NoArguments, operation
 from spade_coreason.operations.platform import show_status
-from spade_coreason.operations.status import AgentStatus, PlatformStatus, QuotaUsage
+from spade_coreason.operations.status import AgentStatus, PlatformStatus
 from spade_coreason.operations.unix_socket import PLATFORM_SOCKET
 from spade_coreason.storage.backends.lock import lock_directory
 from tests.cli.conftest import Invoke
@@ -51,7 +52,7 @@ def test_status_shows_every_agent_of_a_running_platform(platform: RunningCommand
     asked = invoke_beside_platform("ask", "echo", "hello", "--thread", "one more")
     state = invoke_beside_platform("status", "--json").stdout
     assert (asked.stdout, asked.stderr) == ("hello\n", ""), f"{platform.output}\n{state}"
-    counted = r"^Messages today: \w+@localhost \d+ \(quota 20,000,000\); from guest@localhost \d+ \(quota 1,000,000\)$"
+    counted = r"^Today: \w+@localhost \d+ of 20,000,000 messages; from guest@localhost \d+ of 1,000,000 messages$"
     assert re.search(counted, invoke_beside_platform("status").stdout, re.M)
     echo = _echo_status(invoke_beside_platform)
     assert echo["conversations_stored"] >= echo["conversations"]
@@ -227,12 +228,12 @@ async def test_status_is_true_while_the_platform_starts_reconnects_and_stops(
         assert agent.rejected == {"more than 64 levels": 2}
         assert agent.dropped == {"no request": 1}
         shown = await asyncio.to_thread(invoke, "status", "--data", str(data))
-        assert f"\n{jid} rejected 2 stanzas (more than 64 levels)\n" in shown.stdout
+        assert f"\n{jid} rejected stanzas (more than 64 levels: 2)\n" in shown.stdout
         [as_json] = json.loads((await asyncio.to_thread(invoke, "status", "--data", str(data), "--json")).stdout)["agents"]
         assert (as_json["rejected"], as_json["dropped"]) == ({"more than 64 levels": 2}, {"no request": 1})
-        platform.runners[jid].control.pause()
+        platform.runners[jid].control.set_paused(True)
         assert ", paused" in (await asyncio.to_thread(invoke, "status", "--data", str(data))).stdout
-        platform.runners[jid].control.resume()
+        platform.runners[jid].control.set_paused(False)
 
         tunnel.is_open = False
         tunnel.cut()

@@ -145,6 +145,7 @@ def test_demo_yaml_names_the_agents_of_the_demonstration() -> None:
         "echo@localhost": "spade_coreason.agents.echo:EchoAgent",
         "notes@localhost": "spade_coreason.agents.notes:NotesAgent",
         "relay@localhost": "spade_coreason.agents.relay:RelayAgent",
+        "refunds@localhost": "spade_coreason.agents.refunds:RefundsAgent",
         "assistant@localhost": "spade_coreason.agents.assistant:AssistantAgent",
     }
     assert settings.agents[2].options["ask"] == ["echo@localhost", "notes@localhost"]

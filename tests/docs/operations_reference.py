@@ -20,8 +20,7 @@ def to_markdown() -> str:
 
 
 def _row(operation: Operation[Any, Any]) -> str:
-    fields = operation.arguments.model_fields.items()
-    arguments = ", ".join(f"`{name}`" if field.is_required() else f"`[{name}]`" for name, field in fields)
+    arguments = ", ".join(f"`{one.name}`" if one.is_required else f"`[{one.name}]`" for one in operation.arguments)
     callers = ", ".join(text for caller, text in _CALLERS.items() if caller in operation.callers)
     needs, is_audited = ("yes" if value else "no" for value in (operation.needs_platform, operation.is_change))
     return f"| `{operation.name}` | {operation.description} | {arguments} | {callers} | {needs} | {is_audited} |"

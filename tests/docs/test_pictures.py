@@ -17,13 +17,13 @@ import pytest
 from pydantic import ValidationError
 
 from benchmarks.speed import Measured
-from tests.docs.pictures import manifest, plots
+from tests.docs.pictures import manifest, page, plots
 from tests.docs.pictures.play import HIDE, SHOW
 from tests.docs.pictures.record import Event, edit
 from tests.docs.pictures.scenario import ROOT, Step, find_scenarios, read_scenario
 from tests.support.wait import TIMEOUT_S
 
-ALL_BYTES, ANIMATED_BYTES = 2_000_000, 1_000_000
+ALL_BYTES, ANIMATED_BYTES, PAGE_BYTES = 2_000_000, 1_000_000, 100_000
 
 
 @pytest.fixture
@@ -87,6 +87,14 @@ def test_pictures_are_small_and_load_nothing_from_elsewhere() -> None:
         ElementTree.fromstring(text)
         assert "viewBox=" in text.partition(">")[0], picture
         assert not re.search(r'(href|src)="(?!#)|url\((?!#)|@import|<script', text), picture
+
+
+def test_pictures_of_the_page_are_small_and_a_page_shows_each() -> None:
+    guide = (ROOT / "docs/how-to/chat-in-the-browser.md").read_text(encoding="utf-8")
+    for picture in page.PICTURES:
+        assert (ROOT / picture).stat().st_size <= PAGE_BYTES, picture
+        assert f"](../assets/{Path(picture).name})" in guide
+    assert [place for place in page.SHOWS if not (ROOT / place).exists()] == []
 
 
 def test_each_scenario_can_be_read_and_shows_what_exists() -> None:

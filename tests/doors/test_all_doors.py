@@ -19,7 +19,7 @@ from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
 from spade_coreason import AgentDefinition, AgentRequest, Peers, Platform, Response, Session, load_settings
-from spade_coreason.contracts.base import utc_now
+from spade_coreason.contracts.times import utc_now
 from spade_coreason.domain.callers import CALLERS_DOMAIN
 from spade_coreason.domain.texts.approval_mark import MARK
 from spade_coreason.doors.webhooks.signatures import sign_standard

@@ -18,7 +18,7 @@ import pytest
 from starlette.routing import Route
 
 from spade_coreason.config import WebSettings
-from spade_coreason.contracts.base import utc_now
+from spade_coreason.contracts.times import utc_now
 from spade_coreason.domain.callers import person_below
 from spade_coreason.domain.messages import COMMAND_METADATA
 from spade_coreason.storage import KeyRepository
@@ -33,7 +33,13 @@ from tests.support.wait import TIMEOUT_S, eventually
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 OPEN = {"/files/{token}/{name}", "/webhooks/answers/{token}", "/webhooks/{name}"}
-"""The only paths without a key. A link that cannot be guessed, or a signature, protects each."""
+"""The only paths of doors without a key. A link that cannot be guessed, or a signature, protects each."""
+SENT_BY_PAGE = {"/login", "/login/name", "/logout", "/chat/file/{agent}/{id:uuid}/{name}"} | {
+    f"/chat/{name}" for name in ("me", "feed", "ask", "cancel", "answer", "search", "commands")
+}
+"""The paths for which the page in the browser needs its own origin, and a link or a session."""
+PAGE = {"/", "/login", "/static/{name}"}
+"""The paths of its files, which are the same for all."""
 A2A_PATHS = ("/.well-known/agent-card.json", "/message:send", "/message:stream", "/tasks", "/tasks/{id}", "/tasks/{id}:cancel")
 
 
@@ -53,7 +59,7 @@ def find_paths(running: AllDoors, *, are_open: bool = False) -> Iterator[str]:
 def fill(path: str, agent: str, ident: str) -> str:
     for name, value in {"{agent}": agent, "{model}": agent, "{name}": "ci"}.items():
         path = path.replace(name, value)
-    for name in ("{id}", "{response}", "{token}"):
+    for name in ("{id:uuid}", "{id}", "{response}", "{token}"):
         path = path.replace(name, ident)
     assert "{" not in path
     return path
@@ -62,10 +68,10 @@ def fill(path: str, agent: str, ident: str) -> str:
 # No key, another key
 
 
-async def test_only_three_paths_have_no_key_and_none_lets_anyone_in(prosody: XmppServer, tmp_path: Path) -> None:
+async def test_only_three_paths_and_the_page_have_no_key_and_none_lets_anyone_in(prosody: XmppServer, tmp_path: Path) -> None:
     """Exempt paths, trusted localhost, upgrades and paths that end in "health": none of them is let in."""
     async with run_all_doors(prosody, tmp_path) as running:
-        assert set(find_paths(running, are_open=True)) == OPEN
+        assert set(find_paths(running, are_open=True)) == OPEN | SENT_BY_PAGE | PAGE
         paths = [fill(path, running.name(), f"resp_{uuid4().hex}") for path in find_paths(running)]
         assert len(paths) >= 15
         async with running.http() as http:
@@ -81,6 +87,10 @@ async def test_only_three_paths_have_no_key_and_none_lets_anyone_in(prosody: Xmp
                 for method in METHODS:
                     reply = await http.request(method, fill(path, running.name(), "x" * 43))
                     assert reply.status_code in (401, 404, 405, 429), (method, path)
+            for path, method in product(SENT_BY_PAGE | PAGE, METHODS):
+                reply = await http.request(method, fill(path, running.name(), str(uuid4())))
+                is_file = path in ("/", "/login") and method in ("GET", "HEAD")
+                assert reply.status_code in ((200,) if is_file else (403, 404, 405)), (method, path)
         assert Desk.seen == []
         await running.check_doors()
 

@@ -10,7 +10,7 @@ from base64 import b64encode
 import httpx
 import pytest
 
-from spade_coreason.contracts.base import utc_now
+from spade_coreason.contracts.times import utc_now
 from tests.support.door_agents import Desk
 from tests.support.doors import KEY, connect, request_of
 from tests.support.large_bodies import DOORS, NAME, SHAPES, BodyDoors, serve_bodies

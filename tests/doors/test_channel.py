@@ -194,7 +194,7 @@ async def test_a_request_is_found_whose_question_is_answered_while_it_is_read(ur
         await eventually(lambda: bool(database._reader_slots._waiters))
         state = asyncio.create_task(agent.find_state(WEBSITE, asked["request_id"]))
         answer = {"text": "red", "person": WEBSITE.address}
-        await running.runtime.runner.control.settle_question(question, QuestionState.ANSWERED, answer, WEBSITE.address)
+        await running.runtime.runner.control.questions.settle(question, QuestionState.ANSWERED, answer, WEBSITE.address)
         await busy.aclose()
         events = await finding
         assert texts_of(events)[-1].endswith("painted red")
@@ -216,7 +216,7 @@ async def test_a_reply_is_found_whose_turn_ends_while_it_is_read(url: str) -> No
         fetching = asyncio.create_task(agent.fetch(WEBSITE, request_id, waits=True))
         await eventually(lambda: bool(database._reader_slots._waiters))
         answer = {"text": "red", "person": WEBSITE.address}
-        await runner.control.settle_question(question, QuestionState.ANSWERED, answer, WEBSITE.address)
+        await runner.control.questions.settle(question, QuestionState.ANSWERED, answer, WEBSITE.address)
         with hold_second_result(has_read, has_ended):
             await busy.aclose()
             await eventually(has_read.is_set)

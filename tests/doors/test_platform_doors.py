@@ -45,7 +45,7 @@ def write_configuration(directory: Path, port: int, **keys: Any) -> Path:
 def test_a_running_platform_shows_its_http_server(tmp_path: Path) -> None:
     [port] = find_free_ports(1)
     write_configuration(tmp_path, port)
-    shown = f"http://127.0.0.1:{port} (openai, webhook)"
+    shown = f"http://127.0.0.1:{port} (openai, webhook, page)"
     with run_in_background("up", "-v", cwd=tmp_path, until="^Ready") as platform:
         assert f"Doors         {shown}\n" in platform.output
         status = platform.run_command("status")
@@ -53,7 +53,7 @@ def test_a_running_platform_shows_its_http_server(tmp_path: Path) -> None:
         dumped = json.loads(platform.run_command("status", "--json").stdout)["web"]
         assert dumped == {
             "url": f"http://127.0.0.1:{port}",
-            "doors": ["openai", "webhook"],
+            "doors": ["openai", "webhook", "page"],
             "connections": 0,
             "full_webhooks": [],
         }

@@ -9,11 +9,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import httpx
 import pytest
 
 from spade_coreason.xmpp.servers.process import find_free_ports
 from tests.support.certificates import sign_by_itself
 from tests.support.doors import ExampleDoor, RawClient, request_of, serve, web_settings
+from tests.support.page import ADA, DESK, OpenFeed, PageDesk, RunningPage, wish
 from tests.support.servers.requirements import find_program, require
 from tests.support.wait import TIMEOUT_S
 
@@ -92,3 +94,32 @@ async def test_nginx_accepts_the_site_and_passes_requests_and_streams_on(tmp_pat
             door.end.set()
             await reader.readuntil(b"last")
         writer.close()
+
+
+@pytest.mark.servers
+async def test_people_chat_in_the_page_behind_nginx(tmp_path: Path) -> None:
+    require("nginx", find_program("nginx") is not None)
+    [port] = find_free_ports(1)
+    (tmp_path / "nginx").mkdir()
+    async with (
+        RunningPage.open(tmp_path, {"url": f"https://{HOST}", "proxies": ["127.0.0.1"]}) as page,
+        run_nginx(write_site(tmp_path / "nginx", port, page.web.port), port),
+    ):
+        context = ssl.create_default_context(cafile=str(tmp_path / "nginx" / "cert.pem"))
+        context.check_hostname = False
+        headers = {"Host": HOST, "Origin": f"https://{HOST}", "Content-Type": "application/json"}
+        async with httpx.AsyncClient(
+            base_url=f"https://127.0.0.1:{port}", verify=context, headers=headers, timeout=TIMEOUT_S, trust_env=False
+        ) as http:
+            login = await http.post("/login", content=json.dumps({"link": await page.make_link(ADA)}))
+            cookie = login.headers["set-cookie"]
+            assert cookie.startswith("__Host-page=")
+            assert {"Secure", "HttpOnly", "Path=/", "SameSite=strict"} <= set(cookie.split("; "))
+            http.headers.update({"X-Page-Key": login.json()["key"], "Cookie": cookie.partition(";")[0]})
+            async with http.stream("POST", "/chat/feed", content=json.dumps({"places": [[DESK, "", 40]]})) as reply:
+                feed = OpenFeed(reply)
+                asked = await http.post("/chat/ask", content=json.dumps({"agent": DESK, "text": wish("hold", text="one")}))
+                assert asked.status_code == 200
+                assert "one" in str(await feed.find_part())  # before the answer is complete
+                PageDesk.release.set()
+                assert "one at last" in str((await feed.find_turns(1))[0]["parts"])

@@ -154,7 +154,9 @@ async def test_other_files_are_not_fetched_and_a_picture_without_a_name_is() -> 
     assert sent_pictures(server.requests[0]) == [GIF]
 
 
-@pytest.mark.parametrize("attachments", [7, "a.gif", [None, "a.gif"], [{"url": 7}], [{"name": "a.gif"}], {"url": "x"}])
+@pytest.mark.parametrize(
+    "attachments", [7, "a.gif", [None, "a.gif"], [{"url": 7}], [{"name": "a.gif"}], {"url": "x"}, [{"url": "http://[x"}]]
+)
 async def test_a_program_may_send_anything_as_its_attachments(attachments: Any) -> None:
     async with AgentTester(LLMAgent, model=FakeModel(["Yes.", "Yes."]), options={"pictures": True}) as t:
         assert (await t.ask({"query": "Hi", "attachments": attachments})).text == "Yes."

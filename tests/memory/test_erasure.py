@@ -16,10 +16,10 @@ from spade_coreason.app.stored_host import StoredHost
 from spade_coreason.config.settings import Settings, StorageSettings
 from spade_coreason.domain.identifiers import candidate_conversation_ids, choose_conversation_id, derive_session_id
 from spade_coreason.memory import import_memory_files
-from spade_coreason.memory.erasure import ErasureReport, erase_conversation, erase_person
+from spade_coreason.memory.erasure import erase_conversation, erase_person
 from spade_coreason.operations.definition import Actor, Call, CallerKind
 from spade_coreason.operations.sessions import ClearSessions, clear_sessions
-from spade_coreason.storage.records import StoredConversation, Variable
+from spade_coreason.storage.records import ErasureReport, StoredConversation, Variable
 from spade_coreason.storage.repository import AgentRepository
 from spade_coreason.testing import Policy
 from tests.support.databases import (

@@ -13,20 +13,19 @@ from uuid import uuid4
 import pytest
 
 from spade_coreason import AgentInteractionMemory
-from spade_coreason.contracts import AuditEntry, ConversationState, NotificationState
+from spade_coreason.contracts import AuditEntry, ConversationState
 from spade_coreason.domain.conversation import ConversationStatus
 from spade_coreason.domain.identifiers import EXPORT_SCHEMA
-from spade_coreason.domain.initiative.notifications import NotificationDecision
 from spade_coreason.domain.preferences import PREFERENCES_SCOPE, Preferences
 from spade_coreason.domain.texts.error_chain import describe_error_chain
 from spade_coreason.memory.erasure import erase_person
 from spade_coreason.memory.export import VERSION, export_person
-from spade_coreason.storage import MessageCount, TopicItem, open_database
+from spade_coreason.storage import MessageCount, TopicItem, addition_of, open_database
 from spade_coreason.storage.backends.database import Database
 from spade_coreason.storage.records import DocumentCollection, NewDocument, StoredConversation, TurnRecord, Variable
 from spade_coreason.storage.repository import AgentRepository
-from spade_coreason.storage.schedules import StoredSchedule
 from tests.support.records import open_repository
+from tests.support.stored_initiative import make_reminder
 from tests.support.stored_questions import CODE, store_question
 
 AGENT, OTHER, ALICE, BOB = "agent@localhost", "other@localhost", "alice@localhost", "bob@localhost"
@@ -48,7 +47,7 @@ def memory(tmp_path: Path) -> AgentInteractionMemory:
 async def store_conversation(repository: AgentRepository, owner: str, name: str, turns: int) -> StoredConversation:
     """Store a conversation with so many turns and a variable."""
     row = StoredConversation(
-        repository.next_conversation_row_id(),
+        repository.database.next_id(),
         name,
         owner,
         str(uuid4()),
@@ -83,33 +82,10 @@ async def store_everything(repository: AgentRepository, memory: AgentInteraction
     await repository.topics.publish(TopicItem(f"item of {owner}", "news", owner, NOW, {"title": f"of {owner}"}))
     _, is_new, _ = repository.inbox.receive(uuid4().bytes, owner, json.dumps({"payload": {"query": "waits"}}), NOW)
     await is_new
-    new = repository.notifications.make(str(uuid4()), owner, None, "", json.dumps([f"for {owner}"]), NOW)
-    await repository.notifications.create(new, lambda own, of_others: NotificationDecision(NotificationState.WAITING, NOW), NOW)
-    assert await repository.schedules.create(make_reminder(repository, owner), 100)
+    new = repository.notifications.make_notification(str(uuid4()), owner, None, "", json.dumps([f"for {owner}"]), NOW)
+    await repository.notifications.create(new, lambda own, of_others: new)
+    assert await repository.schedules.store([addition_of(make_reminder(repository, owner, NOW, query=f"of {owner}"))])
     await store_question(repository, owner, owner)
-
-
-def make_reminder(repository: AgentRepository, owner: str) -> StoredSchedule:
-    """Return a reminder of a person."""
-    return StoredSchedule(
-        id=repository.schedules.next_id(),
-        agent=repository.agent,
-        schedule_id=str(uuid4()),
-        kind="reminder",
-        owner=owner,
-        root="",
-        thread=None,
-        origin="{}",
-        payload=json.dumps({"query": f"of {owner}"}),
-        cron="",
-        zone="",
-        missed="once",
-        state="waiting",
-        reason="",
-        created_at=0,
-        due_at=0,
-        wake_at=0,
-    )
 
 
 async def test_everything_about_a_person_is_shown_and_nothing_about_others(
@@ -207,6 +183,7 @@ async def test_the_export_contains_everything_that_is_erased_and_is_empty_afterw
         "incidents",
         "notifications",
         "schedules",
+        "tasks",
         "questions",
         "parked_requests",
         "keys",
@@ -221,9 +198,9 @@ async def test_the_export_contains_everything_that_is_erased_and_is_empty_afterw
 
 async def test_a_person_with_only_a_reminder_or_a_notification_is_listed(database: Database) -> None:
     repository = await open_repository(database, AGENT)
-    assert await repository.schedules.create(make_reminder(repository, ALICE), 100)
-    new = repository.notifications.make(str(uuid4()), BOB, None, f"root-{BOB}", "[]", NOW)
-    await repository.notifications.create(new, lambda own, of_others: NotificationDecision(NotificationState.WAITING, NOW), NOW)
+    assert await repository.schedules.store([addition_of(make_reminder(repository, ALICE, NOW, query=f"of {ALICE}"))])
+    new = repository.notifications.make_notification(str(uuid4()), BOB, None, f"root-{BOB}", "[]", NOW)
+    await repository.notifications.create(new, lambda own, of_others: new)
     assert sorted(await repository.list_people()) == sorted([ALICE, BOB, f"root-{BOB}"])
 
 

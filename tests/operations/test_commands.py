@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import click
 import pytest
@@ -22,10 +22,13 @@ from spade_coreason import AgentDefinition, AgentRequest, AgentTester, Peers, Re
 from spade_coreason.agents.echo import EchoAgent
 from spade_coreason.app.stored_host import open_stored_host
 from spade_coreason.cli.app import COMMANDS, cli
+from spade_coreason.cli.shows import SHOWS
 from spade_coreason.config import Settings
 from spade_coreason.exceptions import ConfigError, ForbiddenError, StoreError
 from spade_coreason.operations.definition import Actor, Call, CallerKind, NoArguments, Operation
+from spade_coreason.operations.knowledge import StoredDocument
 from spade_coreason.operations.table import OPERATIONS
+from spade_coreason.operations.view import HIDDEN
 from spade_coreason.runtime.commands import builtin
 from spade_coreason.testing import Policy
 from tests.support.wait import TIMEOUT_S
@@ -74,6 +77,8 @@ CODE_NAMES = {
 def performed(function: Callable[..., Any], module: Any) -> set[str]:
     """Return the names of the operations that a function performs, also by functions of its own module."""
     if isinstance(function, partial):
+        if function.args and isinstance(function.args[0], Operation):
+            return {function.args[0].name}
         return performed(function.func, inspect.getmodule(function.func))
     nodes = list(ast.walk(ast.parse(textwrap.dedent(inspect.getsource(function)))))
     names = {node.id for node in nodes if isinstance(node, ast.Name) and node.id != function.__name__}
@@ -142,12 +147,20 @@ async def test_a_deletion_is_about_one_person_or_everyone_or_a_conversation() ->
     async with open_tester() as (_, host):
         wrong: tuple[dict[str, Any], ...] = {"person": ALICE, "everyone": True}, {"person": ALICE, "conversation": "a"}, {}
         for arguments in wrong:
-            with pytest.raises(ConfigError, match="needs exactly one of a person, everyone and a conversation"):
+            with pytest.raises(ConfigError, match="needs exactly one of --person JID, --conversation ID and --all"):
                 await perform(host, TESTER, "sessions.clear", **arguments)
         # Nobody is called so.
         cleared = await perform(host, TESTER, "sessions.clear", person="*")
         assert all(each.report.is_empty for each in cleared.erasures)
         assert len(await perform(host, TESTER, "sessions.list")) == 3
+
+
+def make_unchecked(operation: Operation[Any, Any], **values: Any) -> Any:
+    """Make arguments without those that are required."""
+    made = object.__new__(operation._hints["arguments"])
+    for one in operation.arguments:
+        object.__setattr__(made, one.name, values.get(one.name, one.default))
+    return made
 
 
 OF_PEOPLE = [name for name, operation in OPERATIONS.items() if CallerKind.PERSON in operation.callers]
@@ -170,19 +183,21 @@ FOREIGN: list[dict[str, Any]] = [
     {"agent": OTHER, "person": ALICE, "code": "K7QX", "is_approved": True},
 ]
 OTHER_ARGUMENTS = {"id": "0" * 8, "code": "K7QX2M", "text": "yes", "is_approved": True}
-OF_ALL_AGENTS = ("people.delete", "people.export")
+OF_ALL_AGENTS = ("people.delete", "people.export", "logins.create")
 """The operations by which people reach themselves at all agents."""
 
 
 @pytest.mark.parametrize("name", OF_PEOPLE)
 async def test_a_person_reaches_nothing_but_their_own_data_at_this_agent(name: str) -> None:
-    fields = set(OPERATIONS[name].arguments.model_fields)
+    fields = {one.name for one in OPERATIONS[name].arguments}
     async with open_tester() as (_, host):
         foreign = [{"person": BOB}, {"person": "*"}] if name in OF_ALL_AGENTS else FOREIGN
         given = [arguments for arguments in foreign if set(arguments) <= fields and fields & {"person", "conversation"}]
-        required = {key for key, field in OPERATIONS[name].arguments.model_fields.items() if field.is_required()}
+        required = {one.name for one in OPERATIONS[name].arguments if one.is_required}
         others = {key: value for key, value in OTHER_ARGUMENTS.items() if key in required}
         tried = [arguments | others for arguments in given if required <= {*arguments, *others}]
+        if name == "sessions.clear":  # its arguments are about one of these
+            tried = [arguments for arguments in tried if len(arguments.keys() & {"person", "conversation", "everyone"}) == 1]
         assert tried
         for arguments in tried:
             with pytest.raises(ForbiddenError):
@@ -194,18 +209,18 @@ async def test_a_person_may_not_call_what_is_for_others(name: str) -> None:
     operation = OPERATIONS[name]
     async with open_tester() as (_, host):
         with pytest.raises(ForbiddenError):
-            await operation(Call(host, Actor(CallerKind.PERSON, ALICE, AGENT)), operation.arguments.model_construct())
+            await operation(Call(host, Actor(CallerKind.PERSON, ALICE, AGENT)), make_unchecked(operation))
 
 
 @pytest.mark.parametrize("name", [name for name, found in OPERATIONS.items() if CallerKind.OPERATOR in found.callers])
 async def test_an_operator_reaches_their_own_agent_only(name: str) -> None:
     operation = OPERATIONS[name]
-    if "agent" not in operation.arguments.model_fields:
+    if "agent" not in {one.name for one in operation.arguments}:
         assert name.startswith("log.") or name in OF_ALL_AGENTS  # tests/operations/test_people.py shows what these reach
         return
     async with open_tester() as (_, host):
         for agent in (OTHER, None, "*", "agent"):
-            arguments = operation.arguments.model_construct(agent=agent)
+            arguments = make_unchecked(operation, agent=agent)
             with pytest.raises(ForbiddenError):
                 await operation(Call(host, Actor(CallerKind.OPERATOR, BOSS, AGENT)), arguments)
 
@@ -215,9 +230,7 @@ async def test_an_operator_may_not_call_what_is_for_the_user_of_the_machine(name
     operation = OPERATIONS[name]
     async with open_tester() as (_, host):
         with pytest.raises(ForbiddenError):
-            await operation(
-                Call(host, Actor(CallerKind.OPERATOR, BOSS, AGENT)), operation.arguments.model_construct(agent=AGENT)
-            )
+            await operation(Call(host, Actor(CallerKind.OPERATOR, BOSS, AGENT)), make_unchecked(operation, agent=AGENT))
 
 
 async def test_a_person_reaches_a_conversation_of_their_own() -> None:
@@ -360,4 +373,24 @@ async def test_what_is_about_a_running_platform_says_that_none_runs(name: str, t
     operation = OPERATIONS[name]
     async with open_stored_host(Settings(data_dir=tmp_path), []) as host:
         with pytest.raises(StoreError, match=f"{name} needs a running platform; start it with `spade-coreason up`"):
-            await operation(Call(host, TESTER), operation.arguments.model_construct())
+            await operation(Call(host, TESTER), make_unchecked(operation))
+
+
+@pytest.mark.parametrize("name", [name for name, found in OPERATIONS.items() if found.view is not HIDDEN])
+def test_a_view_names_what_there_is(name: str) -> None:
+    operation, view = OPERATIONS[name], OPERATIONS[name].view
+    assert {*view.links, *view.beside} <= OPERATIONS.keys() - {name}
+    if name.endswith(".list"):
+        assert view.columns or view.done or name in SHOWS
+    assert set(view.given) <= {one.name for one in operation.arguments}
+    titles = [column if isinstance(column, str) else column[0] for column in view.columns]
+    assert len(set(titles)) == len(titles)
+    assert set(view.texts) <= set(titles)
+    kinds: dict[str, list[type]] = {"knowledge.list": [StoredDocument]}
+    [row] = kinds.get(name) or (get_args(operation._hints["return"]) if view.columns or view.cursor else [object])
+    sources = [column if isinstance(column, str) else column[1] for column in view.columns]
+    assert {source for source in sources if isinstance(source, str)} <= set(getattr(row, "__dataclass_fields__", sources))
+    assert {view.cursor} - {""} <= set(getattr(row, "__dataclass_fields__", ()))
+    if view.slash is not None:
+        assert {field.name for field in view.slash.fields} <= {one.name for one in operation.arguments}
+    assert bool(view.asks) <= bool(view.question)

@@ -8,6 +8,7 @@ from spade_coreason import AgentDefinition, AgentRequest, AgentTester, Response,
 from spade_coreason.exceptions import ConfigError, ForbiddenError, ServerError, StoreError
 from spade_coreason.operations.definition import Actor, Call, CallerKind
 from spade_coreason.operations.table import OPERATIONS
+from spade_coreason.storage.audit import AuditRecord
 from tests.support.stored_initiative import NOTIFICATION, SCHEDULE, store_initiative
 from tests.support.tester_host import TesterHost
 
@@ -58,6 +59,10 @@ async def test_a_schedule_runs_only_with_a_platform() -> None:
             await perform(t, "schedules.run", is_running=False, id=SCHEDULE)
 
 
+async def load_entries_of(t: AgentTester, person: str) -> list[AuditRecord]:
+    return [record for record in await TesterHost(t).repository(AGENT).audit_trail.load_newest() if record.person == person]
+
+
 async def test_people_list_and_cancel_their_reminders() -> None:
     async with AgentTester(Notes, jid=AGENT, user=ALICE) as t:
         await store_initiative(TesterHost(t).repository(AGENT), ALICE)
@@ -66,7 +71,7 @@ async def test_people_list_and_cancel_their_reminders() -> None:
         assert "Nothing is due" in str(await t.say("/reminders", user="bob@localhost"))
         assert "Cancelled" in str(await t.say("/reminders cancel 1"))
         assert "Nothing is due" in str(await t.say("/reminders"))
-        [record] = await TesterHost(t).repository(AGENT).audit_trail.load_newest(person=ALICE)
+        [record] = await load_entries_of(t, ALICE)
         entry = record.entry
         assert entry is not None
         assert (entry["actor"], entry["action"], entry["resource"]) == (ALICE, "schedules.cancel", f"schedule {SCHEDULE}")
@@ -81,7 +86,7 @@ async def test_a_person_cancels_no_schedule_of_another() -> None:
             with pytest.raises(error):
                 await cancel(bob, cancel.read_arguments({"id": SCHEDULE, "agent": AGENT, "person": person}))
         assert SCHEDULE in str(await perform(t, "schedules.list"))
-        assert await TesterHost(t).repository(AGENT).audit_trail.load_newest(person=ALICE) == []
+        assert await load_entries_of(t, ALICE) == []
 
 
 async def test_operators_send_a_notification_again_and_delete_it() -> None:
@@ -96,7 +101,7 @@ async def test_operators_send_a_notification_again_and_delete_it() -> None:
         for name in ("notifications.retry", "notifications.drop"):
             with pytest.raises(ConfigError, match="there is no notification"):
                 await perform(t, name, id=NOTIFICATION)
-        entries = await TesterHost(t).repository(AGENT).audit_trail.load_newest(person=ALICE)
+        entries = await load_entries_of(t, ALICE)
         assert [str(record.entry["action"]) for record in entries if record.entry] == [
             "notifications.retry",
             "notifications.drop",

@@ -20,7 +20,7 @@ from spade_coreason.domain.callers import caller_address, person_below
 from spade_coreason.domain.preferences import PREFERENCES_SCOPE, Preferences
 from spade_coreason.exceptions import ConfigError, ForbiddenError
 from spade_coreason.operations.access import list_access, reject_person
-from spade_coreason.operations.definition import Actor, Call, CallerKind, NoArguments
+from spade_coreason.operations.definition import Actor, Call, CallerKind, NoArguments, OfAgents
 from spade_coreason.operations.doors.keys import (
     IssuedKey,
     ListedKey,
@@ -31,7 +31,6 @@ from spade_coreason.operations.doors.keys import (
     rotate_key,
 )
 from spade_coreason.operations.host import OperationHost
-from spade_coreason.operations.memory import OfAgents
 from spade_coreason.operations.sessions import OfPerson
 from spade_coreason.operations.table import OPERATIONS
 from spade_coreason.storage import KeyRepository, hash_secret
@@ -91,8 +90,8 @@ async def read_trail(host: OperationHost, agent: str = NOTES) -> list[tuple[str,
 
 
 async def read_notices(host: OperationHost, agent: str = NOTES) -> list[tuple[str, str]]:
-    found = await host.repository(agent).notifications.load_newest()
-    return [(one.person, json.loads(one.content)["question"]) for one in found]
+    found = await host.repository(agent).notifications.load_page()
+    return [(one.owner, one.values["content"]["question"]) for one in found]
 
 
 async def test_a_new_key_is_listed_without_its_secret(host: OperationHost) -> None:
@@ -291,7 +290,7 @@ async def test_an_operator_rejects_a_key_in_a_chat_and_admits_none() -> None:
         assert "spade-coreason keys create" in refusal
         [refusal] = await t.say("/reject other@callers.invalid", user="boss@localhost")
         assert "there is no key other" in refusal
-        assert [key.agent_jids for key in await keys.load_all()] == [[], []]
+        assert [key.agent_jids for key in await keys.load()] == [[], []]
 
 
 # Secrets

@@ -8,7 +8,6 @@ import random
 import shutil
 import signal
 import sqlite3
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
@@ -27,10 +26,18 @@ from spade_coreason.exceptions import ConfigError, ServerError
 from spade_coreason.operations.client import call_platform
 from spade_coreason.operations.definition import PLATFORM_TRAIL, CallerKind
 from spade_coreason.operations.table import OPERATIONS
-from spade_coreason.storage import KeyRepository, Variable, WebhookRepository, hash_secret, record_crash
+from spade_coreason.storage import (
+    KeyRepository,
+    LoginRepository,
+    Variable,
+    WebhookRepository,
+    hash_secret,
+    record_crash,
+)
+from spade_coreason.xmpp.servers.process import find_free_ports
 from tests.operations.test_people import BOB, SECRET, TEA, in_room
 from tests.support.databases import SQLITE
-from tests.support.killed_process import BEGIN, perform_stored
+from tests.support.killed_process import BEGIN, PROGRAM, perform_stored
 from tests.support.long_forms import short_and_long_in_release
 from tests.support.model_server import ModelServer
 from tests.support.program import clean_environment, run_in_background
@@ -43,7 +50,6 @@ from tests.support.wait import TIMEOUT_S
 from tests.support.warm import WarmProcess
 
 ROOT = Path(__file__).parents[2]
-PROGRAM = [sys.executable, "-m", "tests.support.killed_process"]
 AGENT, ASKER, ALICE, CAROL = "notes@localhost", "asker@localhost", "alice@localhost", "carol@example.com"
 CONVERSATION = f"{ALICE}_{AGENT}"
 COLUMNS = {
@@ -56,12 +62,12 @@ COLUMNS = {
     "documents": "name, passages",
     "passages": "text",
     "vectors": "model",
-    "notifications": "notification_id, person, state",
-    "schedules": "schedule_id, owner, state",
+    "tasks": "kind, key, owner, state",
     "questions": "question_id, state, decided_by",
     "parked_requests": "owner",
     "api_keys": "name, agents, withdrawn, account, issued_at > created_at, previous_hash IS NULL, revoked_at IS NULL",
     "webhooks": "name, agent, secret_number > 1, previous_secret IS NULL, secret = '', revoked_at IS NULL",
+    "logins": "person, is_link",
 }
 """What of the tables is the same in two runs, also if one that was killed had finished already."""
 
@@ -93,6 +99,8 @@ class Project:
     url: str
     row: int = 0
     incident: str = ""
+    has_page: bool = False
+    """True if the page, which has a port, is on: for the operations that give out links."""
 
     @property
     def configuration(self) -> Path:
@@ -114,7 +122,7 @@ class Project:
         access = {"operators": [BOB]}  # he may decide the approval that waits
         # On the embedded server no one may decide an approval, and the start tells that.
         settings = {"server": {"mode": "prosody"}, "agents": agents, "access": access, "knowledge": knowledge}
-        settings["data_dir"] = str(self.data)
+        settings |= {"data_dir": str(self.data)} | ({"web": {"port": find_free_ports(1)[0]}} if self.has_page else {})
         self.configuration.write_text(json.dumps(settings))
 
     def copy(self, directory: Path, url: str = "") -> Project:
@@ -170,7 +178,7 @@ async def fill(directory: Path) -> Project:
         await store_turn(repository, asked, secret, root=ALICE)
         await store_approval(repository, CAROL, BOB)
         await repository.inbox.purge(datetime.now(UTC))  # these requests are old, and a start would delete them
-        [incident] = await repository.incidents.load_of_person(ALICE)
+        [incident] = await repository.incidents.load_page()
         waiting = asyncio.create_task(tester.say("wait", thread="waiting"))
         agent = tester.agent
         assert isinstance(agent, FailingAgent)
@@ -184,11 +192,13 @@ async def fill(directory: Path) -> Project:
             assert await keys.create(keys.make(name, [AGENT], account, hash_secret(name), **options))
         webhooks = WebhookRepository(repository.database)
         new = webhooks.make("old", AGENT, "github", None, "s" * 16, created_by="tester", now=datetime.now(UTC))
-        assert await webhooks.create(new)
+        assert await webhooks.add(new)
+        logins = LoginRepository(repository.database)
+        assert await logins.redeem(await logins.create_link(CAROL, datetime.now(UTC)), datetime.now(UTC))
         await record_crash(repository.database, [pending.inbox_row], datetime.now(UTC), pending.inbox_row)
         waiting.cancel()
     async with ModelServer() as server:
-        project = Project(directory, server.url, pending.inbox_row, incident.number)
+        project = Project(directory, server.url, pending.inbox_row, incident.incident)
         project.configure()
         async with project.open() as host:
             await host.memory(AGENT).aadd_information(CONVERSATION, "a secret")
@@ -249,7 +259,7 @@ CASES = {
         lambda project: {"person": ALICE}, first=("memory", "inbox", "crashed_requests", "interactions", "variables")
     ),
     "people.export": Case(lambda project: {"person": ALICE}),
-    "memory.clear": Case(),
+    "memory.clear": Case(lambda project: {"everything": True}),
     "memory.import": Case(lambda project: {"source": str(project.memory_file)}, clear_memory),
     "knowledge.add": Case(lambda project: {"name": "c", "text": "A third text."}, first=("documents", "passages")),
     "knowledge.remove": Case(lambda project: {"names": ["a"]}),
@@ -262,16 +272,18 @@ CASES = {
     "approvals.approve": Case(lambda project: {"id": APPROVAL}, pause),
     "approvals.deny": Case(lambda project: {"id": APPROVAL}, pause),
     "approvals.reassign": Case(
-        lambda project: {"id": APPROVAL}, pause, first=("notifications", "interactions", "conversations")
+        lambda project: {"id": APPROVAL}, pause, first=("tasks", "interactions", "conversations")
     ),  # the clock asks people after it, and tells operators
     "schedules.cancel": Case(lambda project: {"id": SCHEDULE}),
-    "schedules.run": Case(lambda project: {"id": SCHEDULE}, pause, first=("inbox", "schedules")),
+    "schedules.run": Case(lambda project: {"id": SCHEDULE}, pause, first=("inbox", "tasks")),
     "keys.create": Case(lambda project: {"name": "website", "agents": [AGENT]}),
     "keys.rotate": Case(lambda project: {"name": "old"}),
     "keys.revoke": Case(lambda project: {"name": "old"}),
     "webhooks.create": Case(lambda project: {"name": "ci", "agent": AGENT}),
     "webhooks.rotate": Case(lambda project: {"name": "old"}),
     "webhooks.revoke": Case(lambda project: {"name": "old"}),
+    "logins.create": Case(lambda project: {"person": CAROL}, first=("logins",)),
+    "logins.revoke": Case(lambda project: {"person": CAROL}),
 }
 ON_STORED_DATA = [name for name in CASES if not OPERATIONS[name].needs_platform]
 WITH_A_PLATFORM = [
@@ -363,6 +375,7 @@ async def test_a_kill_of_the_platform_during_an_operation_leaves_nothing_half_do
     require("Prosody", prosody_server.installed())
     operation, arguments = OPERATIONS[name], OPERATIONS[name].read_arguments(CASES[name].arguments(project))
     before = after = await prepare_project(project, name)
+    project = replace(project, has_page=name.startswith("logins."))
     calls = 3000
     if not operation.needs_platform:
         finished = project.copy(tmp_path / "finished")

@@ -22,9 +22,17 @@ from spade_coreason.exceptions import ConfigError, KnowledgeError, StoreError
 from spade_coreason.operations.definition import PLATFORM_TRAIL, Actor, Call, CallerKind
 from spade_coreason.operations.knowledge import AddDocument
 from spade_coreason.operations.memory import ImportMemory
+from spade_coreason.operations.status import PlatformStatus, WebStatus
 from spade_coreason.operations.table import OPERATIONS
 from spade_coreason.runtime.commands.dialogs import AdHocSessions
-from spade_coreason.storage import Database, KeyRepository, WebhookRepository, hash_secret, record_crash
+from spade_coreason.storage import (
+    Database,
+    KeyRepository,
+    LoginRepository,
+    WebhookRepository,
+    hash_secret,
+    record_crash,
+)
 from spade_coreason.testing import Policy
 from tests.cli.conftest import Invoke, invoke
 from tests.support.errors import ExpectedErrors
@@ -83,6 +91,25 @@ async def open_tester(**options: Any) -> AsyncIterator[AgentTester]:
         yield t
 
 
+class HostWithPage:
+    """The host of an agent, on a platform with the page in the browser."""
+
+    def __init__(self, host: Any) -> None:
+        self._host = host
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._host, name)
+
+    @property
+    def whole(self) -> Any:
+        """The host itself."""
+        return self
+
+    async def status(self) -> PlatformStatus:
+        """Return the status of a platform with the page."""
+        return PlatformStatus(1, "", (), WebStatus("http://127.0.0.1:8080", ("page",)))
+
+
 def host_of(t: AgentTester) -> Any:
     return t.runners[AGENT].command_context.host
 
@@ -119,7 +146,7 @@ async def store_key(database: Database, name: str = "old") -> None:
 async def store_webhook(database: Database, name: str = "old") -> None:
     webhooks = WebhookRepository(database)
     new = webhooks.make(name, AGENT, "github", None, "s" * 16, created_by="user tester", now=datetime.now(UTC))
-    assert await webhooks.create(new)
+    assert await webhooks.add(new)
 
 
 ARGUMENTS: dict[str, Callable[[AgentTester, int, str], dict[str, Any]]] = {
@@ -135,7 +162,7 @@ ARGUMENTS: dict[str, Callable[[AgentTester, int, str], dict[str, Any]]] = {
     "sessions.clear": lambda t, row, number: {"conversation": CONVERSATION},
     "people.delete": lambda t, row, number: {"person": ALICE},
     "people.export": lambda t, row, number: {"person": ALICE},
-    "memory.clear": lambda t, row, number: {},
+    "memory.clear": lambda t, row, number: {"everything": True},
     "memory.import": lambda t, row, number: {"source": f"{host_of(t).memory(AGENT).path}.imported"},
     "knowledge.add": lambda t, row, number: {"name": "a", "text": "b"},
     "knowledge.remove": lambda t, row, number: {"names": ["a"]},
@@ -156,6 +183,8 @@ ARGUMENTS: dict[str, Callable[[AgentTester, int, str], dict[str, Any]]] = {
     "webhooks.create": lambda t, row, number: {"name": "ci", "agent": AGENT, "kind": "github", "secret": "secret" * 3},
     "webhooks.rotate": lambda t, row, number: {"name": "old"},
     "webhooks.revoke": lambda t, row, number: {"name": "old"},
+    "logins.create": lambda t, row, number: {"person": CAROL},
+    "logins.revoke": lambda t, row, number: {"person": CAROL},
 }
 
 
@@ -175,13 +204,13 @@ async def test_every_change_leaves_an_entry_that_names_its_actor(name: str, expe
         elif name == "incidents.messages":
             expected_errors("incident")
             await t.say("fail", thread="failing")
-            [incident] = await host.repository(AGENT).incidents.load_of_person(ALICE)
-            number = incident.number
+            [incident] = await host.repository(AGENT).incidents.load_page()
+            number = incident.incident
         if name.startswith(("notifications.", "schedules.")):
             await store_initiative(host.repository(AGENT), ALICE)
         if name.startswith("approvals."):
             await store_approval(host.repository(AGENT), ALICE, BOSS)
-            await t.runners[AGENT].control.pause()  # its request does not run again
+            await t.runners[AGENT].control.set_paused(True)  # its request does not run again
         if name.startswith(("knowledge.", "memory.")):
             await host.memory(AGENT).aadd_information(CONVERSATION, "something")
             await host.memory(AGENT).aflush()
@@ -197,8 +226,12 @@ async def test_every_change_leaves_an_entry_that_names_its_actor(name: str, expe
             await store_key(host.database)
         if name.startswith("webhooks."):
             await store_webhook(host.database)
+        if name == "logins.create":
+            host = HostWithPage(host)
+        if name == "logins.revoke":
+            await LoginRepository(host.database).create_link(CAROL, datetime.now(UTC))
         if name == "agents.resume":
-            await t.runners[AGENT].control.pause()
+            await t.runners[AGENT].control.set_paused(True)
         operation = OPERATIONS[name]
         await operation(Call(host, TESTER), operation.read_arguments(ARGUMENTS[name](t, row, number)))
         entries = [*await read_trail(t), *await read_trail(t, PLATFORM_TRAIL)]
@@ -281,7 +314,7 @@ WITHOUT_CHANGE: dict[str, tuple[dict[str, Any], type[Exception] | None]] = {
     "log.set": ({"level": "error"}, None),
     "agents.resume": ({"agent": AGENT}, None),
     "conversations.end": ({"conversation": CONVERSATION}, None),
-    "memory.clear": ({}, None),
+    "memory.clear": ({"everything": True}, None),
     "memory.import": ({"source": "/dev/zero"}, StoreError),
     "knowledge.add": ({"name": "same", "text": "a text"}, None),
     "knowledge.remove": ({"names": ["b"]}, None),
@@ -302,6 +335,8 @@ WITHOUT_CHANGE: dict[str, tuple[dict[str, Any], type[Exception] | None]] = {
     "webhooks.create": ({"name": "old", "agent": AGENT}, ConfigError),
     "webhooks.rotate": ({"name": "revoked"}, ConfigError),
     "webhooks.revoke": ({"name": "revoked"}, None),
+    "logins.create": ({"person": AGENT}, ConfigError),
+    "logins.revoke": ({"person": CAROL}, None),
 }
 
 
@@ -313,8 +348,8 @@ async def test_an_operation_that_changes_nothing_leaves_no_entry(name: str) -> N
         await host.knowledge(AGENT).add("a text", "same")
         logging.getLogger("spade_coreason").setLevel("ERROR")
         control = t.runners[AGENT].control
-        await control.decide_access(CAROL, True)
-        await control.decide_access(f"d{CAROL}", False)
+        await control.access_requests.decide(CAROL, True)
+        await control.access_requests.decide(f"d{CAROL}", False)
         await control.end(CONVERSATION)
         await store_key(host.database)
         await store_key(host.database, "revoked")

@@ -153,7 +153,7 @@ async def test_in_a_pause_running_turns_finish_and_new_messages_wait() -> None:
         await counting_agent(t).working.wait()
         send(t, "behind", id="1")
         await t.delivered()
-        runner.control.pause()
+        runner.control.set_paused(True)
         assert runner.control.is_paused
         counting_agent(t).release.set()
         for number in range(3):
@@ -164,7 +164,7 @@ async def test_in_a_pause_running_turns_finish_and_new_messages_wait() -> None:
         assert sorted(t.unread()) == sorted(["hold 1", PAUSED_NOTICE])  # once a minute
         assert counting_agent(t).asked == ["hold"]
         assert len(await pending_requests(t)) == 7
-        runner.control.resume()
+        runner.control.set_paused(False)
         assert not runner.control.is_paused
         await t.settled()
         assert t.unread() == ["behind 2", "0 3", "1 4", "2 5"]
@@ -178,11 +178,11 @@ async def test_turns_that_wait_when_the_pause_begins_do_not_start() -> None:
         await counting_agent(t).working.wait()
         send(t, "bob", user=BOB)
         await eventually(lambda: t.runners[AGENT].turns_in_flight == 2)
-        t.runners[AGENT].control.pause()
+        t.runners[AGENT].control.set_paused(True)
         counting_agent(t).release.set()
         await t.settled()
         assert counting_agent(t).asked == ["hold"]
-        t.runners[AGENT].control.resume()
+        t.runners[AGENT].control.set_paused(False)
         await t.settled()
         assert t.unread(BOB) == ["bob 1"]
 
@@ -190,7 +190,7 @@ async def test_turns_that_wait_when_the_pause_begins_do_not_start() -> None:
 @pytest.mark.parametrize("on_restart", ["rerun", "report"])
 async def test_a_pause_and_its_queued_messages_outlast_a_restart(on_restart: Any) -> None:
     async with counting_tester(policy=Policy(on_restart=on_restart)) as t:
-        t.runners[AGENT].control.pause()
+        t.runners[AGENT].control.set_paused(True)
         send(t, "x")
         await eventually(lambda: t.unread() == [PAUSED_NOTICE])
         await t.restart()
@@ -198,7 +198,7 @@ async def test_a_pause_and_its_queued_messages_outlast_a_restart(on_restart: Any
         send(t, "y")
         await eventually(lambda: t.unread() == [PAUSED_NOTICE])
         assert counting_agent(t).asked == []
-        t.runners[AGENT].control.resume()
+        t.runners[AGENT].control.set_paused(False)
         await t.settled()
         assert t.unread() == ["x 1", "y 2"]
         await t.restart()
@@ -212,11 +212,11 @@ async def test_a_decision_during_the_start_counts_more_than_what_was_stored_befo
     async with counting_tester(policy=Policy(operators=frozenset({operator}))) as t:
         runner, access_requests = t.runners[AGENT], t.gateways[AGENT].access_requests
         await runner.control.set_paused(was_paused)
-        await runner.control.decide_access(CAROL, was_paused)
+        await runner.control.access_requests.decide(CAROL, was_paused)
         stored = await runner.repository.load_agent()
         # The agent connects now, which may take long.
         await runner.control.set_paused(not was_paused)
-        await runner.control.decide_access(CAROL, not was_paused)
+        await runner.control.access_requests.decide(CAROL, not was_paused)
         runner.control.load(stored)
         access_requests.load(stored)
         assert runner.control.is_paused is not was_paused
@@ -225,17 +225,17 @@ async def test_a_decision_during_the_start_counts_more_than_what_was_stored_befo
 
 async def test_a_program_waits_for_the_end_of_a_pause() -> None:
     async with counting_tester() as t:
-        t.runners[AGENT].control.pause()
+        t.runners[AGENT].control.set_paused(True)
         asking = asyncio.create_task(t.ask("x"))
         await eventually(lambda: t.runners[AGENT].count_queued(ALICE) == 1)
-        t.runners[AGENT].control.resume()
+        t.runners[AGENT].control.set_paused(False)
         assert (await asking).text == "x 1"
 
 
 async def test_in_a_pause_commands_run_before_queued_messages() -> None:
     async with counting_tester() as t:
         await t.say("x")
-        t.runners[AGENT].control.pause()
+        t.runners[AGENT].control.set_paused(True)
         send(t, "y")
         await eventually(lambda: t.unread() == [PAUSED_NOTICE])
         assert await t.say("/status") == [
@@ -243,7 +243,7 @@ async def test_in_a_pause_commands_run_before_queued_messages() -> None:
             " You have sent 2 of 1,000,000 messages today (at most 60,000 a minute)."
         ]
         assert "Deleted" in (await t.say("/forget me yes"))[0]
-        t.runners[AGENT].control.resume()
+        t.runners[AGENT].control.set_paused(False)
         await t.settled()
         assert t.unread() == []  # what was said before is forgotten too
         assert await t.say("x") == ["x 1"]
@@ -251,7 +251,7 @@ async def test_in_a_pause_commands_run_before_queued_messages() -> None:
 
 async def test_a_paused_agent_can_be_stopped_and_its_queue_is_limited() -> None:
     async with counting_tester(policy=Policy(queue=2)) as t:
-        t.runners[AGENT].control.pause()
+        t.runners[AGENT].control.set_paused(True)
         for number in range(3):
             send(t, f"{number}")
         await eventually(lambda: len(t.messages()) == 2)
@@ -265,11 +265,11 @@ async def test_nothing_runs_for_an_occupant_who_left_during_a_pause() -> None:
     async with counting_tester() as t:
         runner = t.runners[AGENT]
         await t.say("x")
-        runner.control.pause()
+        runner.control.set_paused(True)
         send(t, "y")
         await eventually(lambda: t.unread() == [PAUSED_NOTICE])
         await t.runtimes[AGENT].ephemeral_owners.erase(ALICE)
-        runner.control.resume()
+        runner.control.set_paused(False)
         await t.settled()
         assert counting_agent(t).asked == ["x"]
         assert await runner.repository.list_people() == []

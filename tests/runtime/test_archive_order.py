@@ -20,9 +20,11 @@ from tests.support.wait import eventually
 LONG_S = 600.0
 
 
-def request(text: str, server_id: str = "", kind: ChannelKind = PERSON) -> InboundRequest:
+def request(text: str, server_id: str = "", kind: ChannelKind = PERSON, stored_at: int | None = None) -> InboundRequest:
     sender = f"{ALICE}/x"
-    return InboundRequest(kind, sender, text, None, {"query": text}, text, evidence=Evidence(server_id), owner=ALICE)
+    return InboundRequest(
+        kind, sender, text, None, {"query": text}, text, evidence=Evidence(server_id, stored_at=stored_at), owner=ALICE
+    )
 
 
 def queries(harness: RunnerHarness) -> list[str]:
@@ -42,6 +44,22 @@ async def test_the_order_of_the_archive_counts(database_url: str) -> None:
         runner.release()
         await runner.wait_until_idle()
         assert queries(harness) == ["1", "2", "3", "4", "5"]
+
+
+async def test_what_the_server_has_stored_earlier_goes_before_what_the_archive_has_of_later(database_url: str) -> None:
+    """A server delivers again what it has stored, and not always in the order of the archive."""
+    async with RunnerHarness(database_url, Echo()) as harness:
+        runner = harness.runner
+        runner.hold(LONG_S)
+        runner.intake.receive(request("again", "2", stored_at=2))
+        runner.intake.receive(request("live", "4"))
+        for text, number in (("first", 1), ("third", 3)):
+            runner.intake.receive(request(text, str(number), stored_at=number), is_archived=True)
+        await runner.wait_until_idle()
+        assert queries(harness) == ["first", "again", "third"]
+        runner.release()
+        await runner.wait_until_idle()
+        assert queries(harness) == ["first", "again", "third", "live"]
 
 
 async def test_what_is_in_no_archive_waits_for_none(database_url: str) -> None:

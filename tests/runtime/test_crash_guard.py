@@ -16,8 +16,8 @@ from spade_coreason.domain.messages import InboundRequest
 from spade_coreason.exceptions import StoreError
 from spade_coreason.runtime import command
 from spade_coreason.runtime.crash_guard import CrashGuard
-from spade_coreason.storage import AgentRepository, Commit, CrashedRequest, RunningRequests
-from spade_coreason.storage.backends.statements import MOVE_SCHEDULE, RECEIVE
+from spade_coreason.storage import AgentRepository, Commit, CrashedRequest, RunningRequests, to_micros
+from spade_coreason.storage.backends.statements import RECEIVE, UPDATE_TASK
 from spade_coreason.storage.crashes import SPARE_SLOT
 from tests.support.databases import SQLITE, WriterGate, open_without_sync
 from tests.support.errors import ExpectedErrors
@@ -28,7 +28,7 @@ from tests.support.wait import eventually
 
 
 def _suspect(row: int, crashes: int = 2) -> CrashedRequest:
-    return CrashedRequest(row, AGENT, ALICE, NOW, crashes, None, "{}")
+    return CrashedRequest(row, AGENT, ALICE, to_micros(NOW), "{}", crashes, None)
 
 
 class Turn:
@@ -116,7 +116,7 @@ def test_the_time_alone_doubles_with_each_end_of_the_process() -> None:
 
 async def test_a_failed_request_and_one_with_a_single_crash_are_no_suspects(expected_errors: ExpectedErrors) -> None:
     expected_errors("crashed the process again")
-    guard = CrashGuard(RunningRequests(), [_suspect(1, 3)._replace(failed_at=NOW), _suspect(2, 1)])
+    guard = CrashGuard(RunningRequests(), [_suspect(1, 3)._replace(failed_at=to_micros(NOW)), _suspect(2, 1)])
     assert not guard.suspects
     assert guard.find_failed(1) is not None
     assert guard.find_failed(2) is None
@@ -223,4 +223,4 @@ def test_what_does_not_fit_is_not_kept(tmp_path: Path) -> None:
     assert not running.keep(1, [(RECEIVE, (*values[:6], "x" * 4096, *values[7:]))])
     assert not running.keep(SPARE_SLOT, [(RECEIVE, values)])
     assert not running.keep(65, [(RECEIVE, values)])
-    assert not running.keep(1, [(RECEIVE, values), (MOVE_SCHEDULE, values)])  # rows that belong together
+    assert not running.keep(1, [(RECEIVE, values), (UPDATE_TASK, values)])  # rows that belong together

@@ -16,7 +16,7 @@ from spade_coreason.contracts import AgentDefinition, ConversationState, Interac
 from spade_coreason.runtime.runner import Runner
 from spade_coreason.runtime.upkeep.expiry import OnConversationEnd
 from spade_coreason.storage.backends.database import Commit, Database
-from spade_coreason.storage.records import StorageErasureReport, StoredConversation
+from spade_coreason.storage.records import ErasureReport, StoredConversation
 from spade_coreason.storage.repository import AgentRepository
 from spade_coreason.testing import Keep, Policy, Retention, Rules
 from tests.runtime.test_runner_faults import ALICE, BOB, make_request
@@ -43,7 +43,7 @@ class InterruptedRepository(AgentRepository):
         self._run_callback()
         return stored
 
-    async def delete_conversation(self, row: StoredConversation, *, with_copies: bool = False) -> StorageErasureReport:
+    async def delete_conversation(self, row: StoredConversation, *, with_copies: bool = False) -> ErasureReport:
         deleted = asyncio.ensure_future(super().delete_conversation(row, with_copies=with_copies))
         await asyncio.sleep(0)
         self._run_callback()

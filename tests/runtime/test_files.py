@@ -33,7 +33,8 @@ PUBLIC_NETWORKS = ("127.0.0.3/32",)
 @pytest.fixture
 async def private_server() -> AsyncIterator[WebServer]:
     """A web server in the private network."""
-    async with WebServer({"/": page(b"secret"), "/a": page(b"secret")}, "127.0.0.1") as private_server:
+    [port] = find_free_ports(1)  # no connection of another test takes it at the other address
+    async with WebServer({"/": page(b"secret"), "/a": page(b"secret")}, "127.0.0.1", port) as private_server:
         yield private_server
 
 

@@ -15,7 +15,7 @@ from spade_coreason.domain.channel_kinds import PERSON
 from spade_coreason.domain.messages import InboundRequest
 from spade_coreason.domain.texts.error_chain import find_frame
 from spade_coreason.runtime import command
-from spade_coreason.storage import Incident, load_newest_incidents
+from spade_coreason.storage import Incident, IncidentRepository, to_micros
 from spade_coreason.storage.repository import AgentRepository
 from spade_coreason.testing import Keep, Policy, Retention
 from tests.support.clock import Clock
@@ -62,7 +62,7 @@ class FailingInterceptor(Interceptor):
 
 
 async def load_all(harness: RunnerHarness) -> list[Incident]:
-    return await load_newest_incidents(harness.database, [AGENT], 100)
+    return await IncidentRepository(harness.database, AGENT).load_page()
 
 
 def numbers_told(harness: RunnerHarness) -> list[str]:
@@ -75,8 +75,8 @@ async def test_the_incident_of_a_turn_is_stored_with_its_exceptions(database_url
     async with RunnerHarness(database_url, FailingAgent(), clock=clock) as harness:
         await harness.receive_and_wait("dance")
         [incident] = await load_all(harness)
-        assert [incident.number] == numbers_told(harness)
-        assert incident[3:6] == (ALICE, "t", clock())
+        assert [incident.incident] == numbers_told(harness)
+        assert incident[3:6] == (ALICE, "t", to_micros(clock()))
         assert [(error.relation, error.type) for error in incident.chain] == [("", "KeyError"), ("cause", "ValueError")]
         place = find_frame(incident.chain)
         assert place is not None
@@ -117,7 +117,7 @@ async def test_the_incident_of_an_interceptor_has_no_conversation(database_url: 
         assert harness.runner.intake.receive(incoming) is None
         await eventually(lambda: bool(numbers_told(harness)))
         [incident] = await load_all(harness)
-        assert [incident.number] == numbers_told(harness)
+        assert [incident.incident] == numbers_told(harness)
         assert (incident.person, incident.conversation_id) == (ALICE, None)
         assert incident.chain[-1].type == "ZeroDivisionError"
 
@@ -128,14 +128,14 @@ async def test_the_incidents_of_commands_are_stored_too(database_url: str, expec
         await harness.receive_and_wait("/fail")
         [fail] = [known for known in harness.runner.commands.all if known.name == "fail"]
         told = TOLD.findall((await harness.runner.run_command(ALICE, fail, {})).text)  # as from the menu of a client
-        assert [incident.number for incident in await load_all(harness)] == [*told, *numbers_told(harness)]
+        assert [incident.incident for incident in await load_all(harness)] == [*told, *numbers_told(harness)]
 
 
 async def test_a_turn_that_takes_too_long_shows_where_it_waited(expected_errors: ExpectedErrors) -> None:
     expected_errors("assist took longer than")
     async with AgentTester(WaitingAgent, policy=Policy(assist_timeout_s=0.05)) as t:
         await t.say("wait")
-        [incident] = await t.runners[t.jid].repository.incidents.load_of_person("tester@localhost")
+        [incident] = await t.runners[t.jid].repository.incidents.load_page()
     assert incident.chain[-1].type == "TimeoutError"
     place = find_frame(incident.chain)
     assert place is not None
@@ -167,7 +167,7 @@ async def test_retention_deletes_incidents_by_the_shortest_age(database_url: str
         clock.advance(days=1, seconds=1)
         await harness.runner.purge()
         [incident] = await load_all(harness)
-        assert incident.number == numbers_told(harness)[-1]
+        assert incident.incident == numbers_told(harness)[-1]
 
 
 async def test_an_incident_that_cannot_be_stored_is_told_and_in_the_log(

@@ -170,14 +170,14 @@ async def test_the_first_interceptor_that_refuses_decides() -> None:
 async def test_the_limits_of_hops_and_capacity_come_first() -> None:
     recorder = Recorder()
     async with AgentTester(EchoAgent(), user=ALICE, policy=Policy(queue=2), interceptors=[recorder]) as t:
-        t.runners[t.jid].control.pause()
+        t.runners[t.jid].control.set_paused(True)
         for number in range(4):
             t.send(f"{number}", thread="t")
         await eventually(
             lambda: any("This conversation already has 2 messages waiting" in (m.text or "") for m in t.messages())
         )
         assert recorder.received == ["0", "1"]
-        t.runners[t.jid].control.resume()
+        t.runners[t.jid].control.set_paused(False)
         await t.settled()
         incoming = InboundRequest(
             PROGRAM, f"{BOB}/x", "1", "u", {"query": "circle"}, "", owner=BOB, context=RequestContext(MAX_HOPS + 1)

@@ -29,7 +29,7 @@ async def test_an_expiry_does_not_store_a_person_again_who_is_deleted_meanwhile(
         await t.restart()  # none of the conversations is in memory
         clock.advance(hours=2)
         last = PEOPLE[-1]
-        await asyncio.gather(t.runners[AGENT].expire_idle(), t.runners[AGENT].control.erase_person(last))
+        await asyncio.gather(t.runners[AGENT].expire_idle(), t.runners[AGENT].control.erasure.erase_person(last))
         repository = t.runners[AGENT].repository
         assert last not in await repository.list_people()
         [record] = await repository.list_conversations(owner=PEOPLE[0])
@@ -42,7 +42,7 @@ async def test_a_request_that_waits_for_a_start_does_not_run_after_its_person_wa
         await runner.drain(0)
         t.send("a secret", user=person)
         await t.delivered()
-        await runner.control.erase_person(person)
+        await runner.control.erasure.erase_person(person)
         await runner.open()
         await t.settled()
         assert t.unread(user=person) == []
@@ -83,20 +83,20 @@ async def test_nothing_that_was_due_for_a_deleted_person_is_left_or_comes(tmp_pa
                 await t.message(person)
         agent = BEGUN[-1]
         await eventually(lambda: len(agent.due) == 2)
-        report = await t.runners[AGENT].control.erase_person(deleted)
+        report = await t.runners[AGENT].control.erasure.erase_person(deleted)
         assert report.notifications == 1
         assert report.schedules >= 1
         before = len(t.messages(deleted))
         clock.advance(hours=2)
         initiative = t.runners[AGENT].initiative
         assert initiative is not None
-        initiative.due_times.check()
+        initiative.tasks.check()
         await eventually(lambda: len(agent.due) == 3)
         assert agent.due[-1] == f"remind secret-of-{other}"
         assert len(t.messages(deleted)) == before
-        assert await repository.schedules.load_about(deleted) == []
-        assert await repository.notifications.load_about(deleted) == []
-        assert len(await repository.notifications.load_about(other)) == 1
+        assert await repository.schedules.load(owner=deleted) == []
+        assert await repository.notifications.load(owner=deleted) == []
+        assert len(await repository.notifications.load(owner=other)) == 1
     stored = read_files(tmp_path)
     assert f"secret-of-{other}".encode() in stored
     assert f"secret-of-{deleted}".encode() not in stored
@@ -143,11 +143,11 @@ async def test_an_answer_while_its_person_is_deleted_lets_nothing_run() -> None:
         await t.say(other)
         [question] = await t.questions()
         control = t.runners[AGENT].control
-        assert await control.refuse_person(deleted)
+        assert await control.erasure.refuse_person(deleted)
         await t.say(f"/answer {question.code} red", user=other)
         assert await t.questions() == []
-        await control.erase_person(deleted)
-        await control.admit_person(deleted)
+        await control.erasure.erase_person(deleted)
+        await control.erasure.admit_person(deleted)
         await t.settled()
         await t.restart()
         await t.settled()
@@ -177,7 +177,7 @@ async def test_a_question_ends_when_the_only_person_who_was_asked_is_deleted() -
     asking, deleted = PEOPLE[:2]
     async with AgentTester(AskingFirst, user=asking) as t:
         await t.say(deleted)
-        await t.runners[AGENT].control.erase_person(deleted)
+        await t.runners[AGENT].control.erasure.erase_person(deleted)
         assert (await t.message()).text == "nobody answered"
         assert AskingFirst.ran == [f"before {deleted}", f"after {deleted}"]
 

@@ -10,7 +10,7 @@ from uuid import uuid4
 import pytest
 
 from spade_coreason.contracts import Accept, Refuse
-from spade_coreason.contracts.base import utc_now
+from spade_coreason.contracts.times import utc_now
 from spade_coreason.domain.channel_kinds import PERSON
 from spade_coreason.domain.messages import InboundRequest
 from spade_coreason.domain.quotas import Quotas

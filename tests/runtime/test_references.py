@@ -12,7 +12,7 @@ from xml.etree.ElementTree import fromstring
 import pytest
 
 from spade_coreason import AgentDefinition, AgentRequest, AgentTester, Interaction, ResponseHandler, SessionHandle
-from spade_coreason.contracts.base import utc_now
+from spade_coreason.contracts.times import utc_now
 from spade_coreason.domain.quotas import Quotas
 from spade_coreason.runtime.intake.mailboxes import Mailboxes
 from spade_coreason.runtime.intake.quota_limit import QuotaLimit

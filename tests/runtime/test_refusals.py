@@ -89,9 +89,9 @@ async def come_through_too_many_agents(t: AgentTester) -> None:
 
 
 async def come_during_a_deletion(t: AgentTester) -> None:
-    assert await t.runners[t.jid].control.refuse_person(ALICE)
+    assert await t.runners[t.jid].control.erasure.refuse_person(ALICE)
     receive(t, "hello")
-    await t.runners[t.jid].control.admit_person(ALICE)
+    await t.runners[t.jid].control.erasure.admit_person(ALICE)
 
 
 async def say_what_an_interceptor_refuses(t: AgentTester) -> None:

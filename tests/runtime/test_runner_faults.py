@@ -537,13 +537,13 @@ async def test_a_request_that_waits_for_the_database_does_not_run_after_its_pers
         if moment == "while it waits":
             inbox.fails_to_finish = True
             await harness.ask("one")
-            await control.erase_person(ALICE)
+            await control.erasure.erase_person(ALICE)
         else:
             inbox.finishing = Commit()
             harness.runner.intake.receive(make_request("one"))
             await eventually(lambda: inbox.finish_count == 1)
             [mailbox] = harness.runner._mailboxes
-            erasure = asyncio.create_task(control.erase_person(ALICE))
+            erasure = asyncio.create_task(control.erasure.erase_person(ALICE))
             await eventually(lambda: mailbox.is_cancelled)
             inbox.finishing.resolve(StoreError("the disk is full"))
             await erasure

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from spade_coreason.contracts import ErrorCode
+from spade_coreason.contracts.times import utc_now
 from spade_coreason.exceptions import (
     PeerError,
     PeerFailedError,
@@ -20,10 +21,13 @@ from spade_coreason.exceptions import (
     PeerTimeoutError,
     PeerUnavailableError,
     RequestTooLongError,
+    StoreError,
 )
+from spade_coreason.runtime.tasks import TaskRunner
 from spade_coreason.runtime.topics.deliveries import DeliveryPolicy, TopicDeliveries
-from spade_coreason.storage import TopicDelivery, TopicItem, TopicRepository
+from spade_coreason.storage import DELIVERY, Commit, TaskQueue, TopicDelivery, TopicItem, TopicRepository, from_micros
 from spade_coreason.storage.backends.database import Database
+from tests.support.errors import ExpectedErrors
 from tests.support.records import AGENT, ALICE, BOB, NOW
 from tests.support.wait import TIMEOUT_S, eventually
 
@@ -64,19 +68,16 @@ class Network:
 async def run_deliveries(database: Database, network: Network, **policy: Any) -> AsyncIterator[TopicDeliveries]:
     topics = TopicRepository(database, AGENT)
     await topics.subscribe(BOB, ["#"])
-    deliveries = TopicDeliveries(
-        AGENT,
-        topics,
-        network.deliver,
-        DeliveryPolicy(**{"retry_s": LONG_S, "days": None, **policy}),
-        lambda: NOW,
-        network.find_refusal,
-    )
+    runner = TaskRunner(TaskQueue(database, AGENT), AGENT, utc_now, 0.01)
+    full_policy = DeliveryPolicy(**{"retry_s": LONG_S, "days": None, **policy})
+    deliveries = TopicDeliveries(AGENT, topics, runner, network.deliver, full_policy, network.find_refusal)
     await deliveries.open()
+    runner.open()
     try:
         yield deliveries
     finally:
-        await deliveries.close()
+        deliveries.close()
+        await runner.close()
 
 
 async def publish(deliveries: TopicDeliveries, item_id: str, topic: str = "news") -> None:
@@ -84,8 +85,12 @@ async def publish(deliveries: TopicDeliveries, item_id: str, topic: str = "news"
 
 
 async def wait_until_quiet(deliveries: TopicDeliveries) -> None:
-    while deliveries.is_busy([BOB]):
-        await deliveries.wait_for_change()
+    while deliveries.runner.is_busy or deliveries.runner.is_under_way(DELIVERY, [BOB]):
+        await deliveries.runner.wait_for_progress()
+
+
+async def has_waiting(deliveries: TopicDeliveries) -> bool:
+    return bool(await deliveries.repository.load_deliveries(BOB, 1))
 
 
 UNREACHABLE = [
@@ -107,10 +112,10 @@ async def test_an_unreachable_subscriber_is_tried_with_one_item_and_loses_none(d
         first = len(network.attempts)
         assert first <= 2  # of two topics, before the first one found it unreachable
         network.unreachable = None
-        deliveries.wake(BOB)
+        deliveries.runner.check()
         await wait_until_quiet(deliveries)
         assert len(network.attempts) == first
-        deliveries.wake(BOB, is_reachable=True)
+        deliveries.note_presence(BOB)
         await wait_until_quiet(deliveries)
     assert [item for item in network.accepted if item.startswith("item")] == ["item 0", "item 1", "item 2"]
     assert len(network.accepted) == 6
@@ -160,7 +165,7 @@ async def test_a_parked_delivery_lets_the_next_item_follow_and_ends_with_the_ans
             await publish(deliveries, item)
         await eventually(lambda: len(network.accepted) == 3)
         async with asyncio.timeout(TIMEOUT_S):
-            while await deliveries.repository.list_waiting_subscribers():  # noqa: ASYNC110 - its end is stored after it
+            while await has_waiting(deliveries):  # noqa: ASYNC110 - its end is stored after it
                 await asyncio.sleep(0.01)
     assert network.accepted == ["next", "last", "item"]
     assert {failures for _, failures in network.attempts} == {0}
@@ -198,8 +203,8 @@ async def test_a_failure_after_the_answer_makes_a_dead_letter_at_once(database: 
     async with run_deliveries(database, network, attempts=10, retry_s=0.001) as deliveries:
         await publish(deliveries, "item")
         await eventually(lambda: not network.problems["item"])
-        while await deliveries.repository.list_waiting_subscribers():
-            await deliveries.wait_for_change()
+        while await has_waiting(deliveries):
+            await deliveries.runner.wait_for_progress()
         [letter] = await deliveries.repository.load_newest("$dead-letter/news", 10)
     assert letter.dead_letter is not None
     assert letter.dead_letter["error"] == f"{BOB} reports: it broke"
@@ -216,7 +221,7 @@ async def test_a_broker_that_starts_again_sends_a_parked_request_under_its_id(da
             await eventually(lambda: bool(network.accepted))  # noqa: B023 - it is awaited in this round
             await wait_until_quiet(deliveries)
             assert await deliveries.purge() == 0
-        assert network.attempts == [("item", 0), (f"next {round_number}", 0)]
+        assert sorted(network.attempts) == [("item", 0), (f"next {round_number}", 0)]
         assert network.accepted == [f"next {round_number}"]
 
 
@@ -228,7 +233,7 @@ async def test_an_item_that_waits_for_a_person_is_not_too_old(database: Database
         await publish(deliveries, "lost", "other")
         await wait_until_quiet(deliveries)
         deliveries.policy = replace(deliveries.policy, days=0.5)
-        deliveries.clock = lambda: NOW + timedelta(days=1)
+        deliveries.runner.now = lambda: NOW + timedelta(days=1)
         await deliveries.purge()
         assert await deliveries.repository.load_newest("$dead-letter/news", 10) == []
         assert len(await deliveries.repository.load_newest("$dead-letter/other", 10)) == 1
@@ -261,7 +266,7 @@ async def test_an_item_whose_answer_the_subscriber_has_deleted_was_accepted(data
         await publish(deliveries, "item")
         await wait_until_quiet(deliveries)
         assert await deliveries.repository.load_newest("$dead-letter/news", 10) == []
-        assert await deliveries.repository.list_waiting_subscribers() == []
+        assert not await has_waiting(deliveries)
 
 
 async def test_a_failing_topic_does_not_hold_up_the_others_of_its_subscriber(database: Database) -> None:
@@ -282,7 +287,7 @@ async def test_a_dead_letter_that_nobody_takes_is_dropped(database: Database) ->
         network.problems = {"letter": [FAILURES[0]]}
         await publish(deliveries, "letter", "$dead-letter/x")
         await wait_until_quiet(deliveries)
-        assert await deliveries.repository.list_waiting_subscribers() == []
+        assert not await has_waiting(deliveries)
         assert len(await deliveries.repository.list_topics()) == 1
 
 
@@ -298,11 +303,23 @@ async def test_what_is_refused_in_the_middle_of_a_topic_is_not_delivered_any_fur
         await wait_until_quiet(deliveries)
         network.unreachable = None
         network.on_accepted = lambda: network.refused.update({"#", "news"})
-        deliveries.wake(BOB, is_reachable=True)
+        deliveries.note_presence(BOB)
         await wait_until_quiet(deliveries)
         assert await deliveries.repository.list_subscribers() == []
         assert await deliveries.repository.load_newest("$dead-letter/news", 10) == []
     assert network.accepted == ["item 0"]
+
+
+async def test_a_topic_that_is_refused_is_not_delivered_though_its_pattern_is_allowed(database: Database) -> None:
+    network = Network()
+    async with run_deliveries(database, network) as deliveries:
+        network.refused = {"news"}
+        for topic in ("news", "weather", "news"):
+            await publish(deliveries, f"{topic} {len(network.accepted)}", topic)
+            await wait_until_quiet(deliveries)
+        assert not await has_waiting(deliveries)
+        [(subscriber, pattern)] = await deliveries.repository.load_subscriptions()
+    assert (network.accepted, subscriber, pattern) == (["weather 0"], BOB, "#")
 
 
 async def test_a_failed_delivery_that_is_refused_before_its_repetition_ends(database: Database) -> None:
@@ -310,8 +327,8 @@ async def test_a_failed_delivery_that_is_refused_before_its_repetition_ends(data
     async with run_deliveries(database, network, attempts=3, retry_s=0.001) as deliveries:
         network.on_attempt = lambda: network.refused.update({"#", "news"})
         await publish(deliveries, "item")
-        while await deliveries.repository.list_waiting_subscribers():
-            await deliveries.wait_for_change()
+        while await has_waiting(deliveries):
+            await deliveries.runner.wait_for_progress()
         assert await deliveries.repository.load_newest("$dead-letter/news", 10) == []
     assert network.attempts == [("item", 0)]
 
@@ -324,9 +341,75 @@ async def test_what_waits_for_a_pattern_that_is_refused_at_the_start_is_removed_
     await topics.subscribe(BOB, ["#"])
     await topics.publish(TopicItem("item", "news", ALICE, NOW, {}))
     network.refused = {"#", "news"}
-    deliveries = TopicDeliveries(AGENT, topics, network.deliver, DeliveryPolicy(), lambda: NOW, network.find_refusal)
-    await deliveries.open()
+    runner = TaskRunner(TaskQueue(database, AGENT), AGENT, lambda: NOW, 1)
+    await TopicDeliveries(AGENT, topics, runner, network.deliver, DeliveryPolicy(), network.find_refusal).open()
     assert await topics.list_subscribers() == []
-    await deliveries.close()
     assert network.attempts == []
     assert f"{AGENT}: removed the subscription of {BOB} to # (waiting items: 1): no rule allows it" in caplog.messages
+
+
+@pytest.mark.parametrize("topic", ["news ", " ", " news"])
+async def test_spaces_in_a_topic_do_not_hold_up_its_items(database: Database, topic: str) -> None:
+    network = Network()
+    async with run_deliveries(database, network) as deliveries:
+        for number in range(70):  # more than a page
+            await publish(deliveries, str(number), topic)
+        await eventually(lambda: len(network.accepted) == 70)
+    assert network.accepted == [str(number) for number in range(70)]
+
+
+async def test_topics_that_do_not_reach_a_subscriber_at_the_same_time_are_one_attempt(database: Database) -> None:
+    network, held = Network(), asyncio.Event()
+
+    async with run_deliveries(database, network) as deliveries:
+
+        async def time_out_together(delivery: TopicDelivery, timeout_s: float) -> None:
+            network.attempts.append((delivery.item.item_id, delivery.failures))
+            await held.wait()
+            raise UNREACHABLE[1]
+
+        deliveries.deliver = time_out_together
+        for number in range(10):
+            await publish(deliveries, f"item {number}", f"topic {number}")
+        await eventually(lambda: len(network.attempts) == 10)
+        held.set()
+        await wait_until_quiet(deliveries)
+        last = max(task.wake_at for task in await deliveries.repository.tasks.load(owner=BOB))
+        assert from_micros(last) < utc_now() + timedelta(seconds=LONG_S + 2 * deliveries.policy.timeout_s)
+
+
+async def test_a_subscriber_that_is_back_is_not_forgotten_while_the_database_fails(
+    database: Database, expected_errors: ExpectedErrors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected_errors("the disk is full")
+    network = Network()
+    network.unreachable = UNREACHABLE[0]
+    async with run_deliveries(database, network) as deliveries:
+        await publish(deliveries, "item")
+        await wait_until_quiet(deliveries)
+        network.unreachable = None
+        with monkeypatch.context() as patched:
+            failed = Commit[bool].failed(StoreError("the disk is full"))
+            patched.setattr(deliveries.repository, "move_tasks", lambda *_, **__: failed)
+            deliveries.note_presence(BOB)
+            await asyncio.sleep(0.05)
+        await eventually(lambda: network.accepted == ["item"])
+
+
+async def test_a_subscriber_that_comes_back_while_its_failure_is_stored_is_tried_at_once(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network = Network()
+    network.unreachable = UNREACHABLE[0]
+    async with run_deliveries(database, network) as deliveries:
+        move = deliveries.repository.move_tasks
+
+        def come_back(*args: Any, **values: Any) -> Commit[bool]:
+            monkeypatch.setattr(deliveries.repository, "move_tasks", move)
+            commit, network.unreachable = move(*args, **values), None
+            deliveries.note_presence(BOB)
+            return commit
+
+        monkeypatch.setattr(deliveries.repository, "move_tasks", come_back)
+        await publish(deliveries, "item")
+        await eventually(lambda: network.accepted == ["item"])

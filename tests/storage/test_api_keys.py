@@ -46,7 +46,7 @@ async def test_a_name_is_used_once_also_after_a_revocation(database: Database) -
     revoked = await keys.revoke("website", NOW + DAY)
     assert revoked == first._replace(revoked_at=revoked.revoked_at if revoked else None)
     assert not await keys.create(again)
-    assert await keys.load_all() == [revoked]
+    assert await keys.load() == [revoked]
     assert await keys.revoke("website", NOW + 2 * DAY) == revoked  # the first time counts
     assert await keys.revoke("nothing", NOW) is None
 
@@ -56,13 +56,13 @@ async def test_a_notification_is_stored_with_its_key_or_not_at_all(database: Dat
     for expected in (True, False):
         secret_hash = hash_secret(str(expected))
         new = keys.make("editor", [AGENT], ALICE, secret_hash, users="", created_by="user tester", now=NOW)
-        notice = repository.notifications.make(f"notice {expected}", ALICE, None, "", '["told"]', NOW)
+        notice = repository.notifications.make_notification(f"notice {expected}", ALICE, None, "", '["told"]', NOW)
         assert await keys.create(new, notice) is expected
-    assert [row["notification_id"] for row in read_rows(database_url, "notifications")] == ["notice True"]
-    notice = repository.notifications.make("rotated", ALICE, None, "", '["told"]', NOW)
+    assert [row["key"] for row in read_rows(database_url, "tasks")] == ["notice True"]
+    notice = repository.notifications.make_notification("rotated", ALICE, None, "", '["told"]', NOW)
     assert await keys.rotate("editor", hash_secret("b"), keep=DAY, now=NOW, notice=notice)
     assert await keys.rotate("other", hash_secret("c"), keep=DAY, now=NOW, notice=notice) is None
-    assert len(read_rows(database_url, "notifications")) == 2
+    assert len(read_rows(database_url, "tasks")) == 2
 
 
 async def test_a_rotation_keeps_the_secret_of_before_and_begins_the_lifetime_again(database: Database) -> None:

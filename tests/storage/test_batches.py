@@ -95,7 +95,7 @@ def finish(repository: AgentRepository, row: int, callback: Callable[[bool], Non
 
 def make_conversation(repository: AgentRepository, thread: str) -> StoredConversation:
     status = ConversationStatus(ConversationState.ACTIVE, 1, NOW, NOW)
-    return StoredConversation(repository.next_conversation_row_id(), thread, "alice@localhost", "s", status, 100)
+    return StoredConversation(repository.database.next_id(), thread, "alice@localhost", "s", status, 100)
 
 
 async def test_callback_is_called_when_a_turn_is_durable_and_before_its_waiters(repository: AgentRepository) -> None:

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, inspect, make_url
 
 from spade_coreason import StoreError
 from spade_coreason.storage import back_up, check_health, migrations, open_database, schema
-from tests.support.databases import SQLITE, execute, read_rows
+from tests.support.databases import execute, read_rows
 from tests.support.downgrades import downgrade
 from tests.support.records import ALICE, BOB, new_conversation, open_repository, store_turn
 
@@ -155,9 +155,8 @@ async def test_this_version_refuses_the_schema_of_a_newer_one_that_does_not_allo
 
 
 async def test_a_database_says_which_programs_may_run_on_it(database_url: str) -> None:
-    """On PostgreSQL none that looks for the interaction memories in files: they are in a table since 0023."""
-    says = "SELECT oldest_revision FROM compatibility"
-    oldest = [{"oldest_revision": "0017" if database_url.startswith(SQLITE) else "0023"}]
+    """None that looks for notifications and schedules in tables of their own, as all did before 0031."""
+    says, oldest = "SELECT oldest_revision FROM compatibility", [{"oldest_revision": "0031"}]
     database = await open_database(database_url, "off")
     assert execute(database_url, says) == oldest
     await database.write(lambda connection: downgrade(connection, "0014"))

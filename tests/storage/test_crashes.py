@@ -13,18 +13,19 @@ import pytest
 from spade_coreason.storage.backends.statements import RECEIVE, SET_CHANNEL
 from spade_coreason.storage.crashes import (
     SPARE_SLOT,
-    CrashedRequest,
+    FailedRequestRows,
     RunningRequests,
     drop_failed_request,
     load_crashed,
-    load_failed_requests,
     mark_alone,
     record_crash,
     record_lost_worker,
     restore_kept,
     retry_failed_request,
 )
+from spade_coreason.storage.records import to_micros
 from spade_coreason.storage.repository import AgentRepository
+from spade_coreason.storage.schema import CrashedRequest
 from tests.support.databases import RECEIVED, read_rows
 from tests.support.records import AGENT, ALICE, NOW, new_conversation, receive_request
 
@@ -89,7 +90,7 @@ async def test_a_request_fails_at_the_third_crash_if_it_ran_alone(repository: Ag
     row = await receive_request(repository, request='{"q": 1}')
     crashed = [(await _crash(repository, row))[row] for _ in range(3)]
     assert [(request.crashes, request.is_suspect) for request in crashed] == [(1, False), (2, True), (3, False)]
-    assert [request.failed_at for request in crashed] == [None, None, NOW]
+    assert [request.failed_at for request in crashed] == [None, None, to_micros(NOW)]
     assert (crashed[2].agent, crashed[2].request) == (AGENT, '{"q": 1}')
 
 
@@ -98,7 +99,7 @@ async def test_a_request_fails_at_the_sixth_stop_that_cuts_it_off_alone(reposito
     for number in range(1, 7):
         [stopped] = await record_crash(repository.database, [row], NOW, is_stop=True)
         assert (stopped.crashes, stopped.stops, stopped.is_suspect) == (0, number, number == 5)
-    assert (stopped.failed_at, stopped.has_crashed) == (NOW, False)
+    assert (stopped.failed_at, stopped.has_crashed) == (to_micros(NOW), False)
 
 
 async def test_a_stop_does_not_fail_a_request_that_crashes_made_a_suspect(repository: AgentRepository) -> None:
@@ -116,7 +117,7 @@ async def test_a_request_that_blocked_the_event_loop_fails_at_once_and_the_other
 ) -> None:
     rows = [await receive_request(repository) for _ in range(3)]
     crashed = await record_crash(repository.database, rows, NOW, rows[1])
-    assert [(request.id, request.crashes, request.failed_at) for request in crashed] == [(rows[1], 1, NOW)]
+    assert [(request.id, request.crashes, request.failed_at) for request in crashed] == [(rows[1], 1, to_micros(NOW))]
 
 
 async def test_a_block_without_a_turn_is_a_crash_of_all_that_ran(repository: AgentRepository) -> None:
@@ -132,7 +133,7 @@ async def test_suspects_that_ran_together_do_not_fail(repository: AgentRepositor
     for number in range(5):
         crashed = await _crash(repository, *rows)
         assert [(r.crashes, r.failed_at) for r in crashed.values()] == [(number + 1, None)] * 2
-    assert (await _crash(repository, rows[0]))[rows[0]].failed_at == NOW
+    assert (await _crash(repository, rows[0]))[rows[0]].failed_at == to_micros(NOW)
 
 
 @pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
@@ -170,7 +171,7 @@ async def test_a_request_that_was_answered_before_its_worker_died_does_not_fail_
     await mark_alone(database, row, True)
     await repository.inbox.finish(row, new_conversation(repository), None, '["<message/>"]')
     await database.write(lambda connection: record_lost_worker(connection, [AGENT], NOW))
-    assert await load_failed_requests(database, [AGENT]) == []
+    assert await FailedRequestRows(database, AGENT).load_page() == []
     assert [(found.id, found.crashes) for found in await load_crashed(database, [AGENT])] == [(other, 1)]
 
 
@@ -214,14 +215,14 @@ async def test_a_failed_request_stays_until_it_is_dropped_or_run_again(repositor
             await _crash(repository, row)
         await repository.inbox.finish(row, new_conversation(repository, str(row)), None, None)
     assert await _crash(repository) == {}
-    first, second = await load_failed_requests(database, [AGENT])
-    assert await load_failed_requests(database, ["other@localhost"]) == []
+    second, first = await FailedRequestRows(database, AGENT).load_page()
+    assert await FailedRequestRows(database, "other@localhost").load_page() == []
     await drop_failed_request(database, first)
-    assert await load_failed_requests(database, [AGENT]) == [second]
+    assert await FailedRequestRows(database, AGENT).load_page() == [second]
     retried = await asyncio.gather(*(retry_failed_request(database, second) for _ in range(2)))
     assert sum(one is not None for one in retried) == 1
     assert await retry_failed_request(database, first) is None
-    assert await load_failed_requests(database, [AGENT]) == []
+    assert await FailedRequestRows(database, AGENT).load_page() == []
     waiting = [row for row in read_rows(database_url, "inbox") if row["state"] == RECEIVED]
     assert [(row["request"], row["sender"]) for row in waiting] == [('{"q": 1}', second.sender)]
 
@@ -233,7 +234,7 @@ async def test_a_failed_request_that_runs_again_has_its_channel(repository: Agen
         await _crash(repository, row)
     await repository.inbox.finish(row, new_conversation(repository), None, None)
     await _crash(repository)
-    [failed] = await load_failed_requests(repository.database, [AGENT])
+    [failed] = await FailedRequestRows(repository.database, AGENT).load_page()
     await retry_failed_request(repository.database, failed)
     assert [row["channel"] for row in read_rows(database_url, "inbox")] == ["web", "web"]
 
@@ -245,13 +246,13 @@ async def test_failed_requests_are_deleted_with_their_sender_and_after_seven_day
         for _ in range(3):
             await _crash(repository, row)
         await repository.inbox.finish(row, new_conversation(repository, str(row)), None, None)
-        assert len(await load_failed_requests(database, [AGENT])) == 1
+        assert len(await FailedRequestRows(database, AGENT).load_page()) == 1
         [exported] = [record for record in await repository.inbox.load_received_from(ALICE) if record.request]
         assert exported.request == '{"secret": 1}'
         if erase:
             await repository.erase_person(ALICE)
         else:
             await repository.inbox.purge(NOW + timedelta(days=7))
-            assert len(await load_failed_requests(database, [AGENT])) == 1
+            assert len(await FailedRequestRows(database, AGENT).load_page()) == 1
             await repository.inbox.purge(NOW + timedelta(days=8))
-        assert await load_failed_requests(database, [AGENT]) == []
+        assert await FailedRequestRows(database, AGENT).load_page() == []

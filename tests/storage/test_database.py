@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import sqlite3
@@ -18,14 +19,14 @@ from typing import Any
 from uuid import NAMESPACE_URL, uuid5
 
 import pytest
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, insert, text, update
 
 from spade_coreason import StoreError
 from spade_coreason.contracts import ConversationState
 from spade_coreason.domain.conversation import ConversationStatus
 from spade_coreason.domain.duplicates import Evidence
 from spade_coreason.exceptions import DataDirectoryInUseError
-from spade_coreason.storage import open_database, schema
+from spade_coreason.storage import open_database, schema, search_person
 from spade_coreason.storage.backends.database import Database
 from spade_coreason.storage.backends.lock import lock_directory
 from spade_coreason.storage.dedup import MAX_FURTHER_ROWS, KeyIndex
@@ -53,7 +54,7 @@ def make_conversation(
     repository: AgentRepository, name: str = "t", owner: str = "alice@localhost", turns: int = 0
 ) -> StoredConversation:
     status = ConversationStatus(ConversationState.ACTIVE, turns, NOW, NOW)
-    return StoredConversation(repository.next_conversation_row_id(), name, owner, f"session-{name}", status, 100, turns=turns)
+    return StoredConversation(repository.database.next_id(), name, owner, f"session-{name}", status, 100, turns=turns)
 
 
 async def store_one_turn(
@@ -322,7 +323,7 @@ async def test_deleting_a_conversation_takes_its_turns_and_variables(repository:
 async def test_active_conversations_are_found_by_time(repository: AgentRepository) -> None:
     for number in (1, 0, 2):
         status = ConversationStatus(ConversationState.ACTIVE, 1, NOW, NOW + timedelta(minutes=number))
-        row = StoredConversation(repository.next_conversation_row_id(), f"t{number}", "alice@localhost", "s", status, 100)
+        row = StoredConversation(repository.database.next_id(), f"t{number}", "alice@localhost", "s", status, 100)
         await repository.save_conversation(row)
     assert list((await repository.load_agent()).active.items()) == [
         (f"t{number}", NOW + timedelta(minutes=number)) for number in range(3)
@@ -343,11 +344,60 @@ async def test_migrating_from_nothing_gives_the_schema_of_today(database_url: st
     assert execute(database_url, "SELECT * FROM alembic_version") == [{"version_num": schema.REVISION}]
 
 
+async def test_a_migration_finds_the_people_behind_the_turns_of_before(database_url: str) -> None:
+    """Those are named that the turns name, and where somebody may be behind a turn, that is not known."""
+    agent, room, alice, bob = "echo@localhost", "tea@rooms.localhost", "alice@localhost", "bob@localhost"
+    passed_on = {"lineage": {"root_request_id": "1"}}
+    turns: list[tuple[str, str, dict[str, Any] | None, str]] = [
+        (alice, "", {"meta": {"channel": "person"}}, ""),
+        (alice, "", {"meta": {"channel": "page", "request_id": "1"}}, ""),
+        (alice, "", {"meta": {"channel": "program", "request_id": "1"}, **passed_on}, ""),
+        (bob, "", {"meta": {"channel": "program", "request_id": "2"}, **passed_on}, "hidden"),
+        (bob, "", {"meta": {"channel": "program", "root_sender": alice}}, alice),
+        (bob, "", {"meta": {"channel": "notification", "root_sender": alice}}, alice),
+        (bob, "", {"meta": {"channel": "notification"}}, ""),
+        (bob, "", {"meta": {"channel": "program", "root_sender": bob}}, ""),
+        (room, "", {"meta": {"channel": "room", "nickname": "ally", "root_sender": alice}}, alice),
+        (room, "", {"meta": {"channel": "room", "nickname": "ally"}}, "hidden"),
+        (agent, "", {"meta": {"channel": "schedule"}}, ""),
+        (agent, "", {"meta": {"channel": "program", "request_id": "1"}, **passed_on}, "hidden"),
+        (alice, "[]", None, "hidden"),
+        (alice, "no JSON", None, "hidden"),
+        (room, schema.ERASED_TURN, None, schema.ERASED_ROOT),
+    ]
+    database = await open_database(database_url, "off")
+    repository = await open_repository(database, agent)
+    conversations = {}
+    for owner in (alice, bob, room, agent):
+        conversations[owner] = make_conversation(repository, f"t-{owner}", owner)
+        await repository.save_conversation(conversations[owner])
+    rows = [
+        {
+            **{"id": 1000 + number, "conversation": conversations[owner].id, "number": number, "interaction_id": "i"},
+            **{"timestamp": 1, "body": text if body is None else json.dumps(body)},
+        }
+        for number, (owner, text, body, _) in enumerate(turns, 1)
+    ]
+    await database.write(lambda connection: downgrade(connection, "0029"))
+    await database.write(lambda connection: connection.execute(insert(schema.interactions), rows) and None)
+    await database.close()
+    database = await open_database(database_url, "off")
+    roots = [row["root"] for row in execute(database_url, "SELECT root FROM interactions ORDER BY id")]
+    assert roots == [root for *_, root in turns]
+    search = await search_person(database, alice, [agent])
+    assert [(one.record.owner, len(one.turns)) for one in search.found] == [(bob, 2), (room, 1)]
+    assert [(one.agent, one.count) for one in search.unknown] == [(agent, 3)]
+    assert [one.record.owner for one in search.emptied] == []
+    await database.close()
+
+
 @pytest.mark.parametrize("revision", ["0001", "0002", "0003", "0004", "0006"])
 async def test_migrating_keeps_the_stored_data(database_url: str, revision: str) -> None:
     database = await open_database(database_url, "off")
     repository = await open_repository(database, "echo@localhost")
     row = await store_one_turn(repository, make_conversation(repository), 1)
+    body = json.dumps({"meta": {"channel": "person"}, "n": 1})
+    await database.write(lambda connection: connection.execute(update(schema.interactions).values(body=body)))
     request, is_new, _ = repository.inbox.receive(b"k" * 16, "alice@localhost", '{"n":1}', NOW, evidence=SAME_STANZA)
     assert await is_new
     stored = _read_what_all_revisions_have(database_url)
@@ -359,7 +409,7 @@ async def test_migrating_keeps_the_stored_data(database_url: str, revision: str)
     assert database.previous_revision == revision
     assert _read_what_all_revisions_have(database_url) == stored
     repository = await open_repository(database, "echo@localhost")
-    assert await repository.load_history(row.id, 1) == ['{"n": 1}']
+    assert await repository.load_history(row.id, 1) == [body]
     assert [pending.inbox_row for pending in await repository.inbox.load_pending()] == [request]
     replay = Evidence(is_replay=True)  # the older schema has no evidence to compare
     assert not await repository.inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW, evidence=replay)[1]
@@ -373,6 +423,8 @@ def _read_what_all_revisions_have(url: str) -> dict[str, list[dict[str, Any]]]:
     for row in tables["inbox"]:
         for column in ("digest", "interaction", "evidence", "message_key", "channel"):  # since 0009, 0013 and 0014
             row.pop(column, None)
+    for row in tables["interactions"]:
+        row.pop("root", None)  # since 0030
     return tables
 
 

@@ -110,7 +110,9 @@ def _insert_turns(conversation_row: int, turns: int, connection: Connection) -> 
         series = f"(WITH RECURSIVE numbers (n) AS ({numbers_sql}) SELECT n FROM numbers)"
     body = Interaction(input={"query": "x"}, output={"text": "y" * 100}).model_dump_json()
     parameters = {"turns": turns, "row": conversation_row, "first": conversation_row * 10 * LONG, "body": body}
-    connection.execute(text(f"INSERT INTO interactions SELECT :first + n, :row, n, 'i', n, :body FROM {series}"), parameters)
+    connection.execute(
+        text(f"INSERT INTO interactions SELECT :first + n, :row, n, 'i', n, :body, '' FROM {series}"), parameters
+    )
 
 
 async def _quickest(operation: Callable[[str], Awaitable[None]], name: str) -> float:

@@ -12,10 +12,8 @@ from spade_coreason.storage.backends.database import Database
 from spade_coreason.storage.backup import back_up, restore
 from spade_coreason.storage.incidents import (
     IncidentRepository,
-    load_incident_with_texts,
-    load_incidents,
-    load_newest_incidents,
 )
+from spade_coreason.storage.records import to_micros
 from spade_coreason.storage.repository import AgentRepository, list_stored_agents
 from tests.support.databases import SQLITE, read_rows
 from tests.support.records import AGENT, ALICE, BOB, NOW, OTHER_AGENT, new_conversation, open_repository, store_turn
@@ -37,15 +35,17 @@ async def test_an_incident_is_found_by_its_number_and_its_text_only_if_asked(dat
     repository = await open_repository(database, AGENT)
     await repository.incidents.record("1f2e3d4c", ALICE, "t", NOW, chain)
     await AgentRepository(database, OTHER_AGENT).incidents.record("00000000", BOB, None, NOW, make_chain())
-    [found] = await load_incidents(database, [AGENT, OTHER_AGENT], ["1f2e3d4c"])
-    assert found[1:6] == (AGENT, "1f2e3d4c", ALICE, "t", NOW)
+    [found] = await IncidentRepository(database, "").load_page(incident="1f2e3d4c")
+    assert found[1:6] == (AGENT, "1f2e3d4c", ALICE, "t", to_micros(NOW))
     assert found.chain == tuple(replace(error, text="") for error in chain)
-    assert await load_incident_with_texts(database, AGENT, found.row) == found._replace(chain=chain)
-    assert await load_incident_with_texts(database, OTHER_AGENT, found.row) is None
-    assert await load_incidents(database, [OTHER_AGENT], ["1f2e3d4c"]) == []
-    newest = await load_newest_incidents(database, [AGENT, OTHER_AGENT], 20)
-    assert [incident.number for incident in newest] == ["00000000", "1f2e3d4c"]
-    assert await repository.incidents.load_of_person(ALICE) == [found]
+    with_texts = await IncidentRepository(database, AGENT).find_with_texts(found.id)
+    assert with_texts is not None
+    assert (with_texts._replace(texts=""), with_texts.chain) == (found, chain)
+    assert await IncidentRepository(database, OTHER_AGENT).find_with_texts(found.id) is None
+    assert await IncidentRepository(database, OTHER_AGENT).load_page(incident="1f2e3d4c") == []
+    newest = await IncidentRepository(database, "").load_page()
+    assert [incident.incident for incident in newest] == ["00000000", "1f2e3d4c"]
+    assert await IncidentRepository(database, AGENT).load_page() == [found]
     assert await repository.list_people() == [ALICE]
     assert await list_stored_agents(database) == sorted([AGENT, OTHER_AGENT])
 
@@ -70,11 +70,12 @@ async def test_incidents_are_deleted_with_their_person_their_conversation_and_by
         ("in t", ALICE, "t"),
         ("before", ALICE, None),
         ("in u", ALICE, "u"),
-        ("of bob", BOB, "t"),
+        ("of bob in t", BOB, "t"),
+        ("of bob", BOB, None),
     ]:
         await repository.incidents.record(number, person, conversation, NOW, make_chain())
     await AgentRepository(database, OTHER_AGENT).incidents.record("other", ALICE, "t", NOW, make_chain())
-    assert (await repository.delete_conversation(record)).incidents == 1
+    assert (await repository.delete_conversation(record)).incidents == 2
     assert numbers(database_url) == ["before", "in u", "of bob", "other"]
     assert (await repository.erase_person(ALICE)).incidents == 2
     assert numbers(database_url) == ["of bob", "other"]

@@ -232,7 +232,7 @@ async def test_a_commit_whose_confirmation_is_lost_is_looked_up(postgres: Postgr
         row, is_new, _ = repository.inbox.receive(b"2" * 16, ALICE, "{}", NOW)
         assert await is_new
         status = ConversationStatus(ConversationState.ACTIVE, 1, NOW, NOW)
-        conversation = StoredConversation(repository.next_conversation_row_id(), "t", ALICE, "s", status, 100, turns=1)
+        conversation = StoredConversation(repository.database.next_id(), "t", ALICE, "s", status, 100, turns=1)
         armed.append(b"now")
         await repository.inbox.finish(row, conversation, TurnRecord("i", NOW, "{}"), None)
         assert not armed

@@ -45,7 +45,9 @@ async def park(
         )
         new.append(NewQuestion(question, people))
         steps.append(StoredStep("ask", number, "hash", None))
-    assert await repository.questions.park(parked, new, [], steps, '["a reply"]')
+    half = NOW + timedelta(days=3.5)
+    due = [repository.due_times.make(one.question.question_id, "", None, "", "{}", NOW, due_at=half) for one in new]
+    assert await repository.questions.park(parked, new, due, steps, '["a reply"]')
     return parked, [one.question for one in new]
 
 
@@ -74,11 +76,12 @@ async def test_a_deleted_person_is_not_among_those_asked_and_gave_no_answer(data
     report = await repository.erase_person(BOB)
     assert (report.requests, report.questions) == (0, 3)
     assert sorted(await repository.list_people()) == [ALICE, CAROL]
-    left = {one.id: one for one in await repository.questions.load_all()}
+    left = {one.id: one for one in await repository.questions.load()}
     assert (left[answered.id].state, left[answered.id].decided_by, left[answered.id].answer) == ("answered", "", None)
     assert left[answered.id].text == answered.text  # it is part of the request of another
     # Nobody can answer the second any more: it is over. The third waits for the other person.
-    assert [one.id for one in await repository.questions.load_due(NOW, 10)] == [waiting.id]
+    due = {task.key: task.wake_at for task in await repository.due_times.load()}
+    assert due == {waiting.question_id: to_micros(NOW), of_both.question_id: to_micros(NOW + timedelta(days=3.5))}
     assert left[waiting.id].expires_at == to_micros(NOW)
     assert left[of_both.id] == of_both
     assert await repository.questions.settle(waiting.id, QuestionState.EXPIRED, "{}", "", NOW)
@@ -95,7 +98,7 @@ async def test_the_parked_requests_of_a_deleted_person_do_not_run(database: Data
     assert not await answer(repository, first)
     report = await repository.erase_person(ALICE)
     assert (report.requests, report.questions) == (1, 2)
-    for table in ("parked_requests", "questions", "asked_people", "steps"):
+    for table in ("parked_requests", "questions", "asked_people", "steps", "tasks"):
         assert await count(database, table) == 0, table
     assert await repository.questions.settle(second.id, QuestionState.ANSWERED, TEXT, CAROL, NOW) is None
     assert await repository.inbox.load_pending() == []
@@ -127,7 +130,7 @@ async def test_forgetting_a_conversation_deletes_the_questions_of_its_requests_o
     records = await repository.find_conversations(["here"])
     report = await repository.delete_conversation(records["here"], with_copies=True)
     assert (report.requests, report.questions) == (1, 2)
-    assert sorted(one.id for one in await repository.questions.load_all()) == kept
+    assert sorted(one.id for one in await repository.questions.load()) == kept
     assert await count(database, "parked_requests") == 1
 
 
@@ -137,9 +140,9 @@ async def test_an_answered_question_is_kept_for_seven_days_and_an_open_one_until
     await answer(repository, answered)
     await repository.inbox.purge(NOW + timedelta(days=6, hours=23))
     await repository.inbox.purge(NOW + timedelta(days=6, hours=23))
-    assert len(await repository.questions.load_all()) == 2
+    assert len(await repository.questions.load()) == 2
     await repository.inbox.purge(NOW + timedelta(days=7, hours=1))
-    assert [one.id for one in await repository.questions.load_all()] == [waiting.id]
+    assert [one.id for one in await repository.questions.load()] == [waiting.id]
     assert await count(database, "asked_people") == 1
 
 

@@ -16,6 +16,7 @@ from spade_coreason.memory import ExtractiveSummariser, HistoryWindows, estimate
 from spade_coreason.memory.conversation import Variables
 from spade_coreason.memory.session import SessionChanges, TurnSession
 from spade_coreason.runtime.turns.step_journal import StepJournal
+from spade_coreason.storage import ConversationRows, count_stored
 from spade_coreason.storage.backends.database import Database
 from spade_coreason.storage.records import StoredConversation, Variable
 from spade_coreason.storage.repository import AgentRepository
@@ -40,7 +41,7 @@ async def test_a_conversation_comes_back_as_it_was_stored(database_url: str) -> 
     repository = await open_repository(database, AGENT)
     assert await repository.find_conversations([row.conversation_id, "another"]) == {row.conversation_id: row}
     assert row.contract_record.dump()["interaction_count"] == 7
-    assert repository.next_conversation_row_id() > row.id
+    assert repository.database.next_id() > row.id
     await database.close()
 
 
@@ -61,11 +62,12 @@ async def test_a_conversation_id_of_another_owner_cannot_be_stored(repository: A
     ("arguments", "names"),
     [
         ({}, ["c", "b", "a"]),
-        ({"owner": ALICE}, ["c", "a"]),
-        ({"owner": MALICE}, []),
-        ({"state": ConversationState.COMPLETED}, ["b"]),
-        ({"owner": ALICE, "state": ConversationState.COMPLETED}, []),
+        ({"person": ALICE}, ["c", "a"]),
+        ({"person": MALICE}, []),
+        ({"state": "completed"}, ["b"]),
+        ({"person": ALICE, "state": "completed"}, []),
         ({"limit": 2}, ["c", "b"]),
+        ({"beyond": NOW + timedelta(hours=2)}, ["b", "a"]),
     ],
 )
 async def test_conversations_are_listed_the_newest_first(
@@ -78,7 +80,8 @@ async def test_conversations_are_listed_the_newest_first(
         )
     elsewhere = await open_repository(database, OTHER_AGENT)
     await elsewhere.save_conversation(new_conversation(elsewhere, "d"))
-    assert [row.conversation_id for row in await repository.list_conversations(**arguments)] == names
+    assert [row.conversation_id for row in await ConversationRows(database, AGENT).load_page(**arguments)] == names
+    assert len(await ConversationRows(database).load_page()) == 4
 
 
 async def test_only_the_agents_own_active_conversations_are_active(repository: AgentRepository, database: Database) -> None:
@@ -92,8 +95,8 @@ async def test_only_the_agents_own_active_conversations_are_active(repository: A
         new_conversation(repository, "later", status=ConversationStatus(ConversationState.ACTIVE, 1, NOW, later))
     )
     assert (await repository.load_agent()).active == {"later": later}
-    assert (await repository.count_conversations(), await elsewhere.count_conversations()) == ((1, 2), (1, 1))
-    assert await (await open_repository(database, "nobody@localhost")).count_conversations() == (0, 0)
+    counts = {(AGENT, "active"): 1, (AGENT, "completed"): 1, (OTHER_AGENT, "active"): 1}
+    assert (await count_stored(database))["conversations"] == counts
 
 
 # Variables

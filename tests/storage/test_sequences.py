@@ -15,9 +15,9 @@ import pytest
 from spade_coreason import StoreError
 from spade_coreason.storage import back_up, open_database, restore
 from spade_coreason.storage.backends.database import ROW_ID_BLOCK, Database, StoreTimings
+from spade_coreason.storage.backends.sequences import MAX_ROW_ID, take_row_ids
 from spade_coreason.storage.records import DocumentCollection, NewDocument
 from spade_coreason.storage.repository import AgentRepository
-from spade_coreason.storage.sequences import MAX_ROW_ID, take_row_ids
 from tests.support.databases import SQLITE, WriterGate, execute, read_rows
 from tests.support.downgrades import downgrade
 from tests.support.errors import ExpectedErrors

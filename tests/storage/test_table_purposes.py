@@ -34,7 +34,7 @@ class Purpose(NamedTuple):
     """What happens to the rows of a table.
 
     `erasure` of a person: its rows are "deleted", or stay "anonymous", or stay as they are, as a rule of access does ("kept"),
-    or the table is "about nobody". `export` is the key of the export that has them. `retention` says what deletes them in
+    or the table is "about nobody". `export` names the keys of the export that have them. `retention` says what deletes them in
     time. Without `is_backed_up` a table is made anew.
     """
 
@@ -61,8 +61,7 @@ PURPOSES = {
     "topic_subscriptions": Purpose("deleted", "topics", None),
     "topic_items": Purpose("anonymous", "topics", "the retention of the topic"),
     "topic_deliveries": Purpose("deleted", None, "the delivery"),  # of items that others have published
-    "notifications": Purpose("deleted", "notifications", "seven days after the last change"),
-    "schedules": Purpose("deleted", "schedules", "the last due time"),
+    "tasks": Purpose("deleted", "notifications schedules tasks", "seven days after the last change, or the last due time"),
     "parked_requests": Purpose("deleted", "parked_requests", "the answer, or the end of its time"),
     "questions": Purpose("deleted", "questions", "seven days after the last change"),
     "asked_people": Purpose("deleted", "questions", "the deletion of the question"),
@@ -73,6 +72,9 @@ PURPOSES = {
     "door_files": Purpose("deleted", "doors", "seven days"),
     # Only the memory itself exports it: on SQLite it is a file. A retention deletes it with its conversation.
     "interaction_memory": Purpose("deleted", None, "conversation.retention"),
+    # It has hashes only, for twelve hours. A restored backup has no sessions, so that none lives again.
+    # The deletion of a person at one agent keeps them; `people.delete` ends them.
+    "logins": Purpose("kept", None, "two minutes (links), twelve hours (sessions)", is_backed_up=False),
     "sequences": Purpose("about nobody", None, None, is_backed_up=False),  # it goes on behind the restored row ids
     "compatibility": Purpose("about nobody", None, None, is_backed_up=False),  # of the program that restores
     "workers": Purpose("about nobody", None, None, is_backed_up=False),  # of the platforms that run
@@ -135,8 +137,7 @@ def make_rows(person: str, first: int) -> dict[str, list[dict[str, Any]]]:
             | {"hops": 0, "payload": json.dumps({"value": secret})}
         ],
         "topic_deliveries": [{**of_agent, "item": first, "subscriber": person, "topic": "t", "failures": 1, "error": secret}],
-        "notifications": [make_notification(first, person)],
-        "schedules": [make_schedule(first, person)],
+        "tasks": [make_notification(first, person), make_schedule(first + 1, person), make_delivery(first + 2, person)],
         "parked_requests": [make_parked(first, person)],
         "questions": [make_question(first, person)],
         "asked_people": [{**of_agent, "question": first, "person": person}],
@@ -185,25 +186,29 @@ def make_webhook(row: int) -> dict[str, Any]:
 def make_notification(row: int, person: str, root: str = "") -> dict[str, Any]:
     secret = secret_of(root or person)
     return {
-        **{"id": row, "agent": AGENT, "notification_id": str(UUID(int=row)), "person": person, "root": root, "thread": secret},
-        **{
-            "state": "waiting",
-            "reason": secret,
-            "attempts": 0,
-            "content": json.dumps([secret]),
-            "messages": json.dumps([secret]),
-        },
-        **dict.fromkeys(("created_at", "changed_at", "due_at"), 1),
+        **{"id": row, "agent": AGENT, "kind": "notification", "key": str(UUID(int=row)), "owner": person, "root": root},
+        **{"thread": secret, "state": "waiting", "reason": secret, "attempts": 0},
+        **{"data": json.dumps({"content": [secret], "messages": [secret]})},
+        **dict.fromkeys(("created_at", "changed_at", "due_at", "wake_at"), 1),
+    }
+
+
+def make_delivery(row: int, subscriber: str) -> dict[str, Any]:
+    return {
+        **{"id": row, "agent": AGENT, "kind": "delivery", "key": f"{subscriber} t", "owner": subscriber, "root": ""},
+        **{"thread": "", "state": "waiting", "reason": secret_of(subscriber), "attempts": 0, "data": '{"topic": "t"}'},
+        **dict.fromkeys(("created_at", "changed_at", "due_at", "wake_at"), 1),
     }
 
 
 def make_schedule(row: int, owner: str, root: str = "") -> dict[str, Any]:
     secret = secret_of(root or owner)
+    data = {"kind": "reminder", "cron": "", "zone": "", "missed": "once"}
     return {
-        **{"id": row, "agent": AGENT, "schedule_id": str(UUID(int=row)), "kind": "reminder", "owner": owner, "root": root},
-        **{"thread": secret, "origin": json.dumps({"sender": secret}), "payload": json.dumps({"query": secret})},
-        **{"cron": "", "zone": "", "missed": "once", "state": "waiting", "reason": ""},
-        **dict.fromkeys(("created_at", "due_at", "wake_at"), 1),
+        **{"id": row, "agent": AGENT, "kind": "schedule", "key": str(UUID(int=row)), "owner": owner, "root": root},
+        **{"thread": secret, "state": "waiting", "reason": "", "attempts": 0},
+        **{"data": json.dumps({**data, "request": {"sender": secret, "payload": {"query": secret}}})},
+        **dict.fromkeys(("created_at", "changed_at", "due_at", "wake_at"), 1),
     }
 
 
@@ -221,7 +226,7 @@ def make_question(row: int, requester: str) -> dict[str, Any]:
         **{"id": row, "agent": AGENT, "question_id": str(UUID(int=row)), "request": row, "kind": "question", "step": secret},
         **{"number": 1, "thread": None, "requester": requester, "text": secret, "form": "{}", "code": "ABC", "reference": ""},
         **{"state": "open", "answer": json.dumps({"text": secret, "person": requester}), "decided_by": requester},
-        **dict.fromkeys(("created_at", "expires_at", "wake_at", "changed_at"), 1),
+        **dict.fromkeys(("created_at", "expires_at", "changed_at"), 1),
     }
 
 
@@ -252,8 +257,15 @@ def make_rows_behind_others(first: int) -> dict[str, list[dict[str, Any]]]:
     received = {"sender": OTHER_AGENT, "received_at": 1, "request": request}
     return {
         "interactions": [
-            {**turn, "id": first, "number": 1, "timestamp": 1_000, "body": json.dumps({**alices, "input": secret})},
-            {**turn, "id": first + 1, "number": 2, "timestamp": 2_000, "body": json.dumps(bobs)},
+            {
+                **turn,
+                "id": first,
+                "number": 1,
+                "timestamp": 1_000,
+                "body": json.dumps({**alices, "input": secret}),
+                "root": ALICE,
+            },
+            {**turn, "id": first + 1, "number": 2, "timestamp": 2_000, "body": json.dumps(bobs), "root": BOB},
         ],
         "variables": [
             {**of_agent, **mine, "name": secret, "value": json.dumps(secret), "updated_at": 1_000},
@@ -299,8 +311,7 @@ def make_rows_behind_others(first: int) -> dict[str, list[dict[str, Any]]]:
         "topic_deliveries": [
             {**of_agent, "item": first, "subscriber": OTHER_AGENT, "topic": "t", "failures": 1, "error": secret}
         ],
-        "notifications": [make_notification(first, OTHER_AGENT, ALICE)],
-        "schedules": [make_schedule(first, OTHER_AGENT, ALICE)],
+        "tasks": [make_notification(first, OTHER_AGENT, ALICE), make_schedule(first + 1, OTHER_AGENT, ALICE)],
         "parked_requests": [make_parked(first, OTHER_AGENT, ALICE)],
         "questions": [make_question(first, ALICE)],
         "asked_people": [{**of_agent, "question": first, "person": "carol@localhost"}],
@@ -323,8 +334,14 @@ async def fill(database: Database) -> None:
         for rows in rows_of_people:
             for table in schema.DATA_TABLES:
                 connection.execute(insert(table), rows[table.name])
+        connection.execute(insert(schema.logins), [make_login(100, ALICE), make_login(200, BOB)])
 
     await database.write(work)
+
+
+def make_login(row: int, person: str) -> dict[str, Any]:
+    made = {"id": row, "secret_hash": bytes([row] * 32), "person": person, "is_link": False}
+    return {**made, "created_at": 1, "expires_at": 2}
 
 
 def read_table(url: str, table: str) -> list[dict[str, str]]:
@@ -340,6 +357,7 @@ async def test_every_table_of_the_schema_has_its_purposes(database: Database) ->
     found = await database.read(lambda connection: inspect(connection).get_table_names())
     tables = {name for name in found if not name.startswith("passage_words")}  # the full text of passages
     assert tables == PURPOSES.keys()
+    assert tables - {"alembic_version"} == schema.metadata.tables.keys() == {table.name for table, _ in schema.KEPT}
     assert {name for name, purpose in PURPOSES.items() if purpose.is_backed_up} == {table.name for table in schema.DATA_TABLES}
 
 
@@ -361,7 +379,7 @@ async def test_erasing_a_person_does_with_each_table_what_its_purpose_says(datab
         assert all(row in new_rows for row in old_rows if secret_of(BOB) in str(row) or BOB in str(row)), table
         visible = [{name: value for name, value in row.items() if (table, name) not in _PUBLISHED_FOR_ALL} for row in new_rows]
         assert not any(map(is_alices, visible)), table
-        assert len(old_rows) == 2 * len(make_rows(ALICE, 1)[table])
+        assert len(old_rows) == 2 * len(make_rows(ALICE, 1).get(table, [0]))
         assert len(new_rows) == (len(old_rows) if purpose == "anonymous" else len(old_rows) // 2), table
     await database.close()
 
@@ -376,26 +394,26 @@ async def test_what_is_due_in_a_conversation_is_deleted_by_forget_but_not_by_its
 
     def store(connection: Connection) -> None:
         for row, (owner, place) in enumerate(places, 1):
-            connection.execute(insert(schema.notifications), [{**make_notification(row, owner), "thread": place}])
-            connection.execute(insert(schema.schedules), [{**make_schedule(row, owner), "thread": place}])
+            connection.execute(insert(schema.tasks), [{**make_notification(row, owner), "thread": place}])
+            connection.execute(insert(schema.tasks), [{**make_schedule(row + 10, owner), "thread": place}])
             connection.execute(insert(schema.parked_requests), [{**make_parked(row, owner), "thread": place}])
             connection.execute(insert(schema.questions), [make_question(row, owner)])
 
     async def read_left() -> list[list[int]]:
-        notifications = await repository.notifications.load_newest()
-        lists = notifications, await repository.schedules.load_all(), await repository.questions.load_all()
+        notifications = await repository.notifications.load_page()
+        lists = notifications, await repository.schedules.load(), await repository.questions.load()
         return [sorted(one.id for one in rows) for rows in lists]
 
     await database.write(store)
     by_retention = await store_turn(repository, new_conversation(repository, name))
     report = await repository.delete_conversation(by_retention)
     assert (report.interactions, report.notifications, report.schedules, report.questions) == (1, 0, 0, 0)
-    assert await read_left() == [[1, 2, 3]] * 3
+    assert await read_left() == [[1, 2, 3], [11, 12, 13], [1, 2, 3]]
     forgotten = await store_turn(repository, new_conversation(repository, name))
     report = await repository.delete_conversation(forgotten, with_copies=True)
     assert (report.interactions, report.notifications, report.schedules) == (1, 1, 1)
     assert (report.requests, report.questions) == (1, 1)
-    assert await read_left() == [[2, 3]] * 3
+    assert await read_left() == [[2, 3], [12, 13], [2, 3]]
 
 
 async def test_what_came_from_a_person_by_way_of_an_agent_is_found_in_each_table(database_url: str, tmp_path: Path) -> None:
@@ -436,8 +454,9 @@ async def test_an_export_has_what_each_table_stores_about_a_person(database: Dat
     exported = await export_person(await open_repository(database, AGENT), None, ALICE)
     for table, purpose in PURPOSES.items():
         if purpose.export is not None:
-            part = json.dumps(exported[purpose.export])
-            assert secret_of(ALICE) in part or (table == "incidents" and len(exported["incidents"]) == 1), table
+            for key in purpose.export.split():
+                part = json.dumps(exported[key])
+                assert secret_of(ALICE) in part or (table == "incidents" and len(exported["incidents"]) == 1), table
     assert BOB not in json.dumps(exported)
     assert secret_of(BOB) not in json.dumps(exported)
 
@@ -458,3 +477,4 @@ async def test_a_backup_has_every_table_that_is_backed_up(database_url: str, tmp
                 if purpose.is_backed_up:
                     [(count,)] = copy.execute(f"SELECT count(*) FROM {table}").fetchall()
                     assert count == len(read_table(database_url, table)) > 0, table
+            assert copy.execute("SELECT count(*) FROM logins").fetchall() == [(0,)]

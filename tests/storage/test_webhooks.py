@@ -15,7 +15,7 @@ SECRETS = [f"secret {number} of a webhook" for number in range(4)]
 
 async def create(webhooks: WebhookRepository, name: str = "repo") -> StoredWebhook:
     new = webhooks.make(name, AGENT, "github", "builds", SECRETS[0], created_by="user tester", now=NOW)
-    assert await webhooks.create(new)
+    assert await webhooks.add(new)
     return new
 
 
@@ -38,8 +38,8 @@ async def test_a_name_is_used_once_also_after_a_revocation(database: Database) -
     assert await webhooks.revoke("nothing", NOW) is None
     assert await webhooks.rotate("repo", SECRETS[1], keep=DAY, now=NOW) is None
     again = webhooks.make("repo", AGENT, "standard", None, SECRETS[1], created_by="user tester", now=NOW)
-    assert not await webhooks.create(again)
-    assert [webhook.name for webhook in await webhooks.load_all()] == ["repo"]
+    assert not await webhooks.add(again)
+    assert [webhook.name for webhook in await webhooks.load()] == ["repo"]
 
 
 async def test_a_rotation_keeps_the_secret_of_before_for_its_time_and_none_before_that(database: Database) -> None:

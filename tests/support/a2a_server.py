@@ -29,6 +29,8 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.types import ASGIApp
 
+from spade_coreason.xmpp.servers.process import find_free_ports
+
 JSONRPC, REST = "JSONRPC", "HTTP+JSON"
 
 
@@ -182,7 +184,7 @@ async def run_a2a_server(
     executor, store = executor or ScriptedExecutor(), store or InMemoryTaskStore()
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(("127.0.0.1", port))
+        listener.bind(("127.0.0.1", port or find_free_ports(1)[0]))  # no connection takes it while the agent is started again
         running = A2AServer(listener.getsockname()[1], executor, store)
         card = make_card(running.url, bindings, streaming=streaming)
         handler = DefaultRequestHandler(agent_executor=executor, task_store=store, agent_card=card)

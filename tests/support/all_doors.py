@@ -28,7 +28,7 @@ from spade_coreason import (
     load_settings,
 )
 from spade_coreason.config import WebSettings
-from spade_coreason.contracts.base import utc_now
+from spade_coreason.contracts.times import utc_now
 from spade_coreason.domain.texts.approval_mark import MARK
 from spade_coreason.doors.webhooks.signatures import sign_standard
 from spade_coreason.exceptions import ApprovalError

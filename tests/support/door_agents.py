@@ -160,6 +160,7 @@ async def run_behind_doors(
             database=runtime.parts.repository.database,
             repository=lambda jid: runtime.parts.repository,
             running_agent=running_agent,
+            open_agent=running_agent,
         )
         doors.host = cast(OperationHost, host)
         doors.add(AGENT, runtime.agent.manifest, ALL_DOORS, lambda: control.is_paused)

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import runpy
+from pathlib import Path
+from typing import Any
+
 from alembic import op
 from alembic.migration import MigrationContext
 from alembic.operations import Operations
-from sqlalchemy import Connection, text
+from sqlalchemy import BigInteger, Column, Connection, text
+
+import spade_coreason.storage
 
 _TABLES = {
+    "0030": ("tasks",),
+    "0028": ("logins",),
     "0024": ("worker_calls",),
     "0023": ("leases", "workers"),
     "0022": ("interaction_memory",),
@@ -27,6 +36,7 @@ _TABLES = {
 }
 """The tables that are not there yet at a revision, and are at the next one."""
 _COLUMNS = {
+    "0029": (("interactions", "root"),),
     "0027": (("workers", "channel"),),
     "0026": (
         ("topic_deliveries", "parked"),
@@ -46,7 +56,7 @@ _COLUMNS = {
     "0007": (("passages", "word_rules"),),
 }
 """The same of columns: pairs of table and column."""
-_REVISIONS = [f"{number:04}" for number in range(1, 29)]
+_REVISIONS = [f"{number:04}" for number in range(1, 32)]
 
 
 def downgrade(connection: Connection, revision: str) -> None:
@@ -67,6 +77,10 @@ def downgrade(connection: Connection, revision: str) -> None:
 def _prepare(connection: Connection, revision: str, *, is_sqlite: bool) -> None:
     """Change what is neither a table nor a column."""
     match revision:
+        case "0030":
+            _separate_tasks(connection)
+        case "0029":
+            op.drop_index("interactions_by_root", "interactions")
         case "0026":
             op.drop_index("people_with_rights")
         case "0015" if not is_sqlite:
@@ -88,3 +102,45 @@ def _prepare(connection: Connection, revision: str, *, is_sqlite: bool) -> None:
             for trigger in ("passage_added", "passage_removed"):
                 op.execute(f"DROP TRIGGER {trigger}")
             op.drop_table("passage_words")
+
+
+def _separate_tasks(connection: Connection) -> None:
+    """Make the tables of notifications and of schedules, and move the tasks there; the due times go to the questions."""
+    is_open = text("state = 'open'")
+    op.add_column("questions", Column("wake_at", BigInteger, nullable=False, server_default="0"))
+    op.drop_index("topic_deliveries_by_topic", "topic_deliveries")
+    op.create_index("topic_deliveries_by_subscriber", "topic_deliveries", ["agent", "subscriber", "item"])
+    op.drop_index("questions_open", "questions")
+    op.create_index("questions_by_time", "questions", ["agent", "wake_at"], sqlite_where=is_open, postgresql_where=is_open)
+    due_time = "SELECT wake_at FROM tasks WHERE tasks.agent = questions.agent AND kind = 'question' AND key = question_id"
+    op.execute(f"UPDATE questions SET wake_at = COALESCE(({due_time}), wake_at)")
+    path = Path(spade_coreason.storage.__file__).parent / "migrations" / "versions"
+    runpy.run_path(str(next(path.glob("0018_*.py"))))["upgrade"]()
+    for row in (
+        connection.execute(text("SELECT * FROM tasks WHERE kind IN ('notification', 'schedule') ORDER BY id")).mappings().all()
+    ):
+        data, same = json.loads(row["data"]), {name: row[name] for name in ("id", "agent", "root", "thread", "state", "reason")}
+        times = {name: row[name] for name in ("created_at", "due_at")}
+        if row["kind"] == "notification":
+            messages = json.dumps(data["messages"]) if "messages" in data else None
+            own = {"notification_id": row["key"], "person": row["owner"], "changed_at": row["changed_at"]}
+            own |= {"attempts": row["attempts"], "content": json.dumps(data["content"]), "messages": messages}
+            _insert(connection, "notifications", {**same, **times, **own})
+            continue
+        request, metadata = data["request"], data["request"].get("metadata", {})
+        origin = {"kind": request.get("channel", "due_to_nobody"), "sender": request["sender"]}
+        origin |= {"name": metadata["every"]} if "every" in metadata else {}
+        if request.get("address"):
+            origin |= {"address": request["address"], "nickname": request["nickname"]}
+        origin |= {name: metadata[name] for name in ("room", "nickname", "occupant", "reply_thread") if name in metadata}
+        context = {name: request[name] for name in ("hops", "root_sender", "hides_person") if name in request}
+        origin |= {"context": context} if context else {}
+        own = {"schedule_id": row["key"], "owner": row["owner"], "wake_at": row["wake_at"], "thread": request.get("thread")}
+        own |= {name: data[name] for name in ("kind", "cron", "zone", "missed")}
+        payload = json.dumps(request["payload"])
+        _insert(connection, "schedules", {**same, **times, **own, "origin": json.dumps(origin), "payload": payload})
+
+
+def _insert(connection: Connection, table: str, values: dict[str, Any]) -> None:
+    statement = f"INSERT INTO {table} ({', '.join(values)}) VALUES ({', '.join(f':{name}' for name in values)})"
+    connection.execute(text(statement), values)

@@ -26,7 +26,7 @@ from spade_coreason.app.loop_watch import BLOCKED_S
 from spade_coreason.app.platform import Platform
 from spade_coreason.config.loader import load_settings
 from spade_coreason.contracts import AgentDefinition, AgentRequest, Interceptor
-from spade_coreason.contracts.base import utc_now
+from spade_coreason.contracts.times import utc_now
 from spade_coreason.domain.access import AccessPolicy, TrustedAgents
 from spade_coreason.domain.avatar import Avatar
 from spade_coreason.domain.jid import bare_jid

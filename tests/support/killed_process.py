@@ -23,6 +23,8 @@ from spade_coreason.config import load_settings
 from spade_coreason.operations.definition import Actor, Call, CallerKind, Operation
 from spade_coreason.operations.table import OPERATIONS
 
+PROGRAM = [sys.executable, "-m", "tests.support.killed_process"]
+"""What runs it, in the directory of the project."""
 BEGIN = signal.SIGUSR1
 """The signal after which a platform looks for the beginning of an operation."""
 TESTER = Actor(CallerKind.MACHINE_USER, "user tester")

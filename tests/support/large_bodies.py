@@ -10,7 +10,7 @@ from typing import Any
 from uuid import uuid4
 
 from spade_coreason.config.settings import WebSettings
-from spade_coreason.contracts.base import utc_now
+from spade_coreason.contracts.times import utc_now
 from spade_coreason.domain.callers import caller_address
 from spade_coreason.domain.jid import local_part
 from spade_coreason.doors import WebhookRing, make_file_routes, make_webhook_routes
@@ -104,7 +104,7 @@ async def serve_bodies(url: str, agent: Any, **web: Any) -> AsyncIterator[BodyDo
         webhook = ring.repository.make(
             "ci", AGENT, "standard", None, make_webhook_secret("standard"), created_by="user x", now=utc_now()
         )
-        assert await ring.repository.create(webhook)
+        assert await ring.repository.add(webhook)
         ring.take(webhook)
         address = settings.public_url
         routes = [

@@ -9,6 +9,7 @@ from typing import Any
 from uuid import uuid4
 
 from spade_coreason.contracts import ConversationState, Interaction
+from spade_coreason.domain.callers import HIDDEN_PERSON
 from spade_coreason.domain.conversation import ConversationStatus
 from spade_coreason.domain.identifiers import derive_session_id
 from spade_coreason.storage.backends.database import Database
@@ -38,7 +39,7 @@ async def open_repository(database: Database, agent: str = AGENT) -> AgentReposi
 def new_conversation(repository: AgentRepository, name: str = "t", owner: str = ALICE, **fields: Any) -> StoredConversation:
     status = ConversationStatus(ConversationState.ACTIVE, 0, NOW, NOW)
     session = str(derive_session_id(repository.agent, owner, name))
-    return replace(StoredConversation(repository.next_conversation_row_id(), name, owner, session, status, 100), **fields)
+    return replace(StoredConversation(repository.database.next_id(), name, owner, session, status, 100), **fields)
 
 
 async def receive_request(
@@ -63,7 +64,7 @@ async def store_turn(
     await repository.inbox.finish(
         await receive_request(repository, record.owner),
         record,
-        TurnRecord(f"{record.owner} {record.turns}", NOW, body),
+        TurnRecord(f"{record.owner} {record.turns}", NOW, body, "" if root is None else root or HIDDEN_PERSON),
         answer,
         variables,
     )

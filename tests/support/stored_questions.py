@@ -55,7 +55,6 @@ def make_question(
         decided_by="",
         created_at=micros,
         expires_at=ends,
-        wake_at=to_micros(now + timeout / 2),
         changed_at=micros,
     )
 

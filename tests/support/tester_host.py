@@ -8,13 +8,12 @@ from pathlib import Path
 from spade_coreason import AgentTester
 from spade_coreason.domain.quotas import Quotas
 from spade_coreason.memory import AgentInteractionMemory, Knowledge
-from spade_coreason.operations.host import OperationHost, RunningAgent, find_log_level, set_log_level
-from spade_coreason.operations.status import PlatformStatus
-from spade_coreason.storage import AgentRepository, Database, StoredKey, StoredWebhook
+from spade_coreason.operations.host import OperationHost, RunningAgent
+from spade_coreason.storage import AgentRepository
 from spade_coreason.storage.repository import list_stored_agents
 
 
-class TesterHost:
+class TesterHost(OperationHost):
     """All agents of a tester as operations see a platform. With `is_running` False they are seen as stored data."""
 
     __test__ = False
@@ -22,13 +21,8 @@ class TesterHost:
     def __init__(self, tester: AgentTester, *, is_running: bool = True) -> None:
         self._hosts = {jid: runner.command_context.host for jid, runner in tester.runners.items()}
         self._first = next(iter(self._hosts.values()))
-        self.database: Database | None = self._first.database
+        self.database = self._first.database
         self.is_running = is_running
-
-    @property
-    def whole(self) -> OperationHost:
-        """The host itself."""
-        return self
 
     async def list_agents(self) -> Sequence[str]:
         """Return the agents of the tester, and others with stored data."""
@@ -59,37 +53,9 @@ class TesterHost:
         """Return the quotas of an agent."""
         return self._hosts[agent].quotas(agent)
 
-    def take_key(self, key: StoredKey) -> None:
-        """Do nothing: a tester has no doors."""
-
-    def take_webhook(self, webhook: StoredWebhook) -> None:
-        """Do nothing: a tester has no doors."""
-
     async def running_agent(self, agent: str, *, changes: bool = False) -> RunningAgent | None:
         """Return what runs of an agent."""
         return await self._hosts[agent].running_agent(agent) if self.is_running and agent in self._hosts else None
-
-    async def status(self) -> PlatformStatus:
-        """Fail: the tester has none."""
-        raise AssertionError
-
-    async def find_log_levels(self) -> set[str]:
-        """Return the level of the log of this process."""
-        return {find_log_level()}
-
-    async def set_log_level(self, level: str) -> None:
-        """Set the level of the log of this process."""
-        set_log_level(level)
-
-    async def hand_over(self, agents: Sequence[str]) -> bool:
-        """Return False: there are no workers."""
-        return False
-
-    def take_share(self) -> None:
-        """Do nothing."""
-
-    def stop(self) -> None:
-        """Do nothing."""
 
 
 def find_text(directory: Path, *texts: str) -> list[str]:

@@ -12,7 +12,7 @@ from typing import Any, cast
 from urllib.parse import urlsplit
 
 from spade_coreason.config.settings import WebSettings
-from spade_coreason.contracts.base import utc_now
+from spade_coreason.contracts.times import utc_now
 from spade_coreason.doors import WebhookRing, make_webhook_routes
 from spade_coreason.doors.webhooks.signatures import sign_github, sign_standard
 from spade_coreason.storage import StoredWebhook, WebhookKind, decode_webhook_secret, make_webhook_secret
@@ -43,7 +43,7 @@ class WebhookServer:
         """Create a webhook."""
         made = secret or make_webhook_secret(kind)
         new = self.ring.repository.make(name, AGENT, kind, thread, made, created_by="user tester", now=self.now())
-        assert await self.ring.repository.create(new)
+        assert await self.ring.repository.add(new)
         self.ring.take(new)
         return new
 
@@ -84,11 +84,16 @@ class WebhookServer:
         """Fetch what is at a URL of the server."""
         return await ask(self.settings, urlsplit(url).path, key=None)
 
-    async def answer(self, url: str) -> dict[str, Any]:
-        """Wait for an answer, and return it."""
+    async def wait_for(self, url: str) -> Reply:
+        """Fetch what is at a URL of the server, once nothing there runs any more."""
         async with asyncio.timeout(TIMEOUT_S):
             while (reply := await self.get(url)).status == 202:  # noqa: ASYNC110 - it has no event
                 await asyncio.sleep(0.02)
+        return reply
+
+    async def answer(self, url: str) -> dict[str, Any]:
+        """Wait for an answer, and return it."""
+        reply = await self.wait_for(url)
         assert reply.status == 200, reply
         return cast(dict[str, Any], json.loads(reply.body))
 

@@ -15,8 +15,10 @@ from pathlib import Path
 import polib
 
 from spade_coreason.domain.texts.translation import DIRECTORY
+from spade_coreason.doors.page.routes import _WORDS
 
 ROOT = Path(__file__).parents[2]
+_PAGE = "spade_coreason/doors/page"
 _FUNCTIONS = {"translate": 1, "N_": 1, "translate_plural": 2}
 """The functions that take messages, and the number of their first arguments that are messages."""
 _PLURAL_FORMS = {"de": "nplurals=2; plural=(n != 1);", "es": "nplurals=2; plural=(n != 1);"}
@@ -25,7 +27,8 @@ _PLURAL_FORMS = {"de": "nplurals=2; plural=(n != 1);", "es": "nplurals=2; plural
 def extract_messages(root: Path = ROOT) -> dict[str, polib.POEntry]:
     """Return the messages of the code by their English text, in the order of files and lines.
 
-    The descriptions of the ready-made agents, the first lines of their classes' docstrings, are messages too.
+    The descriptions of the ready-made agents, the first lines of their classes' docstrings, are messages too. So are the texts
+    in the files of the page in the browser.
     """
     entries: dict[str, polib.POEntry] = {}
     for folder in ("agents", "spade_coreason"):
@@ -34,10 +37,17 @@ def extract_messages(root: Path = ROOT) -> dict[str, polib.POEntry]:
             if place.startswith("spade_coreason/agents/"):
                 continue  # in a checkout a link to agents/
             for texts in _read_texts(path.read_text(encoding="utf-8"), folder == "agents"):
-                entry = entries.setdefault(texts[0], polib.POEntry(msgid=texts[0], msgid_plural="".join(texts[1:])))
-                if (place, "") not in entry.occurrences:
-                    entry.occurrences.append((place, ""))
+                _add(entries, texts, place)
+    for path in sorted(path for path in (root / _PAGE).rglob("*") if path.suffix in (".html", ".js")):
+        for _, text in _WORDS.findall(path.read_text(encoding="utf-8")):
+            _add(entries, (text,), path.relative_to(root).as_posix())
     return entries
+
+
+def _add(entries: dict[str, polib.POEntry], texts: tuple[str, ...], place: str) -> None:
+    entry = entries.setdefault(texts[0], polib.POEntry(msgid=texts[0], msgid_plural="".join(texts[1:])))
+    if (place, "") not in entry.occurrences:
+        entry.occurrences.append((place, ""))
 
 
 @cache

@@ -15,7 +15,7 @@ import pytest
 from spade.behaviour import CyclicBehaviour
 from spade.template import Template
 
-from spade_coreason.contracts.base import utc_now
+from spade_coreason.contracts.times import utc_now
 from spade_coreason.testing import Policy, Rules
 from spade_coreason.xmpp.archive import POSITION_KEY
 from spade_coreason.xmpp.host import HostedAgent

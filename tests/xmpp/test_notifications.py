@@ -15,6 +15,7 @@ import pytest
 
 from spade_coreason import AgentDefinition, AgentRequest, ResponseHandler, Session
 from spade_coreason.contracts import Notification, NotificationState
+from spade_coreason.storage import count_stored
 from tests.support.clock import Clock
 from tests.support.hosting import Echo, OnlineAgent, run_agent, texts
 from tests.support.servers.clients import StockClient
@@ -86,7 +87,11 @@ async def test_a_notification_that_cannot_arrive_bounces_with_what_to_do(real_se
         for address, remedy in remedies.items():
             assert remedy in (await wait_for_state(agent, sent[address], BOUNCED)).reason
         await wait_for_state(agent, sent[friend.jid], SENT)
-        assert (await agent.host.status()).notifications == {"bounced": len(remedies), "sent": 1}
+        status = agent.host.status(await count_stored(agent.repository.database))
+        assert status.notifications == {
+            "bounced": len(remedies),
+            "sent": 1,
+        }
         assert blocking.messages.empty()
 
 
@@ -176,7 +181,7 @@ async def test_a_notification_crosses_servers_and_waits_for_one_that_is_down(own
             if attempt == 2:
                 await asyncio.to_thread(east.start)
             clock.advance(minutes=minutes)
-            agent.runner.initiative.due_times.check()
+            agent.runner.initiative.tasks.check()
         async with StockClient(*bob, east) as client:
             assert (await client.answer())["body"] == "while it is down"
         assert (await wait_for_state(agent, notification, SENT)).attempts == 3
@@ -189,7 +194,7 @@ async def test_a_domain_without_a_server_fails_after_five_tries(own_federation: 
         for attempt, minutes in enumerate((1, 5, 30, 120), 1):
             assert (await wait_for_retry(agent, notification, attempt)).due_at - clock.now == timedelta(minutes=minutes)
             clock.advance(minutes=minutes)
-            agent.runner.initiative.due_times.check()
+            agent.runner.initiative.tasks.check()
         failed = await wait_for_state(agent, notification, FAILED)
         assert failed.attempts == 5
         assert failed.reason.startswith("the server of the person cannot be reached; check the address")

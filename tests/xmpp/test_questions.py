@@ -228,13 +228,13 @@ async def test_two_people_in_a_room_answer_their_own_questions_only(real_server:
             bob.whisper("Desk", str(alices_tea))
             bob_client.send(str(alices_tea), agent.jid)
             assert (await direct_answer(bob_client, agent.jid))["body"] == "You said answer."
-            asked = await agent.runner.repository.questions.load_all()
+            asked = await agent.runner.repository.questions.load()
             assert [question.state for question in asked] == ["open", "open"]
             bob_client.send("\u0662", agent.jid)
             assert (await direct_answer(bob_client, agent.jid))["body"].startswith("Thank you.")
             alice_client.send(str(alices_tea), agent.jid)
             assert (await direct_answer(alice_client, agent.jid))["body"].startswith("Thank you.")
-            states = {str(json.loads(str(each.answer))["text"]) for each in await agent.runner.repository.questions.load_all()}
+            states = {str(json.loads(str(each.answer))["text"]) for each in await agent.runner.repository.questions.load()}
             assert states == {"tea", "coffee"}
 
 

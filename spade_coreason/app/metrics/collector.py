@@ -15,8 +15,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from ..._version import __version__
+from ...contracts import QuestionState
 from ...runtime import HISTOGRAM_LIMITS_S, Histogram
-from ...storage import CountsByState, Database
+from ...storage import Database
 from . import definitions as m
 from .stored_figures import StoredFigures
 
@@ -95,18 +96,17 @@ class MetricsCollector(Collector):
         if counts is None:
             return
         jids = frozenset(self._jids)
-        by_state: tuple[tuple[m.MetricDefinition, CountsByState], ...] = (
-            (m.CONVERSATIONS, counts.conversations),
-            (m.NOTIFICATIONS, counts.notifications),
-            (m.SCHEDULES, counts.schedules),
-        )
-        for metric, numbers in by_state:
-            for (agent, state), number in numbers.items():
+        for metric, table in (
+            (m.CONVERSATIONS, "conversations"),
+            (m.NOTIFICATIONS, "notifications"),
+            (m.SCHEDULES, "schedules"),
+        ):
+            for (agent, state), number in counts[table].items():
                 if agent in jids:
                     families.add(metric, number, agent, state)
         for jid in self._jids:
-            families.add(m.QUESTIONS, counts.open_questions.get(jid, 0), jid)
-            families.add(m.PARKED, counts.parked_requests.get(jid, 0), jid)
+            families.add(m.QUESTIONS, counts["questions"].get((jid, QuestionState.OPEN), 0), jid)
+            families.add(m.PARKED, counts["parked_requests"].get((jid, jid), 0), jid)
         families.add(m.STORED_COUNTS_AGE, time.monotonic() - self._stored.counted_at_s)
 
 

@@ -9,7 +9,7 @@ from concurrent.futures import CancelledError
 from contextlib import suppress
 
 from ...exceptions import StoreError
-from ...storage import Database, StoredCounts, count_stored
+from ...storage import CountsByState, Database, count_stored
 
 log = logging.getLogger(__name__)
 
@@ -21,7 +21,7 @@ _MAX_SHARE = 0.05
 
 
 class StoredFigures:
-    """The latest `StoredCounts`. Create it in the event loop; `refresh` is called by other threads.
+    """The latest numbers of `count_stored`. Create it in the event loop; `refresh` is called by other threads.
 
     `interval_s` is the shortest time between two counts.
     """
@@ -35,8 +35,8 @@ class StoredFigures:
         self._asked_at_s: float | None = None
         """The time of the oldest scrape that the event loop has not noticed yet."""
         self._delay_s = 0.0
-        self.counts: StoredCounts | None = None
-        """The latest numbers; None before the first time."""
+        self.counts: dict[str, CountsByState] | None = None
+        """The latest numbers by table; None before the first time."""
         self.counted_at_s = 0.0
         """The time of the latest numbers, by `time.monotonic`."""
 

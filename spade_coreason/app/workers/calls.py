@@ -9,27 +9,29 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, partial
+from operator import attrgetter
 from typing import Any, NamedTuple, Protocol, cast, get_args, get_origin, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from ...contracts import QuestionState
+from ...domain.quotas import QuotaUsage
 from ...doors import RunningDoor
 from ...exceptions import CoReasonError, StoreError
-from ...memory import ErasureReport
 from ...operations.definition import dump_error, load_error
 from ...operations.host import RunningAgent, find_log_level, set_log_level
-from ...operations.status import AgentStatus, QuotaUsage, RunningTurn, WebStatus
+from ...operations.status import AgentStatus, RunningTurn, WebStatus
 from ...storage import (
     OTHER_WORKER,
     CallTable,
     CutOffTurn,
+    ErasureReport,
     FoundConversation,
     PendingRequest,
     Settled,
-    StoredCall,
     StoredConversation,
     StoredQuestion,
+    WorkerCall,
 )
 from ..background_tasks import BackgroundTasks
 
@@ -47,7 +49,7 @@ WORKER = "a worker"
 """A worker itself in an error, in place of the JID of an agent."""
 _FLAG = "should_go_on"
 """The argument that is a function: a call with it may be ended early."""
-_UNDONE_BY = {"refuse_person": "admit_person", "hold_turns": "release_turns"}
+_UNDONE_BY = {"erasure.refuse_person": "erasure.admit_person", "hold_turns": "release_turns"}
 """The methods whose effect lasts until another one is called: it is, once the caller has ended without that."""
 _TYPES = {
     kind.__name__: kind
@@ -128,8 +130,11 @@ class _Method(NamedTuple):
 
 @cache
 def _methods(protocol: type) -> Mapping[str, _Method]:
+    """Return the methods of a protocol by their names; those of its parts are named `part.method`."""
     functions = inspect.getmembers(protocol, inspect.isfunction)
-    return {name: _Method.of(function) for name, function in functions if not name.startswith("_")}
+    own = {name: _Method.of(function) for name, function in functions if not name.startswith("_")}
+    parts = get_type_hints(protocol).items()
+    return own | {f"{part}.{name}": method for part, kind in parts for name, method in _methods(kind).items()}
 
 
 class _MovedError(Exception):
@@ -293,8 +298,8 @@ class WorkerCalls:
     async def _look(self) -> None:
         waiting, serving, callers = set(self._waiting), set(self._serving), {key[0] for key in self._lasting}
         found, alive = await self._calls.read(callers)
-        asked = {call.id for call in found if call.worker == self._calls.worker}
-        for call in found:
+        asked = {call.id for call, _ in found if call.worker == self._calls.worker}
+        for call, is_expired in found:
             if (
                 call.caller == self._calls.worker
                 and (answered := self._waiting.get(call.id)) is not None
@@ -302,14 +307,14 @@ class WorkerCalls:
             ):
                 if call.answer is not None:
                     answered.set_result(call.answer)
-                elif call.is_expired:
+                elif is_expired:
                     answered.set_result(None)
             if call.worker == self._calls.worker and call.answer is None:
                 if call.is_stopped:
                     self._stopped.add(call.id)
                 if call.id not in self._serving and call.id not in serving:
                     self._serving[call.id] = asyncio.create_task(self._serve(call))
-        for lost in waiting - {call.id for call in found}:
+        for lost in waiting - {call.id for call, _ in found}:
             if (answered := self._waiting.get(lost)) is not None and not answered.done():
                 answered.set_result(None)
         for cancelled in serving - asked:
@@ -325,7 +330,7 @@ class WorkerCalls:
         except Exception:
             log.exception("%s: %s failed after the end of the worker that had asked", agent, method)
 
-    async def _serve(self, call: StoredCall) -> None:
+    async def _serve(self, call: WorkerCall) -> None:
         try:
             answer = json.dumps(await self._answer(call))
             while True:  # without its answer, the call would be made again
@@ -339,7 +344,7 @@ class WorkerCalls:
             del self._serving[call.id]
             self._stopped.discard(call.id)
 
-    async def _answer(self, call: StoredCall) -> dict[str, Any]:
+    async def _answer(self, call: WorkerCall) -> dict[str, Any]:
         methods = _methods(RunningAgent if call.agent else RunningWorker)
         target: RunningAgent | RunningWorker | RunningDoor | None
         if is_door := call.method in _methods(RunningDoor):
@@ -369,7 +374,7 @@ class WorkerCalls:
             log.exception("%s: the call %s of another worker failed", call.agent, call.method)
             return {"error": dump_error(CoReasonError("the worker failed to do this; its log has the reason"))}
 
-    def _note_lasting(self, call: StoredCall, target: RunningAgent | RunningWorker | RunningDoor, result: object) -> None:
+    def _note_lasting(self, call: WorkerCall, target: RunningAgent | RunningWorker | RunningDoor, result: object) -> None:
         if (undoing := _UNDONE_BY.get(call.method)) is not None and result is not False:
             self._lasting[call.caller, call.agent, undoing, call.arguments] = target
         self._lasting.pop((call.caller, call.agent, call.method, call.arguments), None)
@@ -390,15 +395,19 @@ class OtherVersionError(StoreError):
 
 
 class _Remote:
-    """Something in another worker: each method is a call."""
+    """Something in another worker: each method is a call. `part` is the prefix of the methods of a part, such as "erasure."."""
 
-    def __init__(self, what: str, methods: Mapping[str, _Method], ask: Callable[..., Awaitable[str]]) -> None:
+    def __init__(self, what: str, methods: Mapping[str, _Method], ask: Callable[..., Awaitable[str]], part: str = "") -> None:
         self._what = what
         self._methods = methods
         self._ask = ask
+        self._part = part
 
-    def __getattr__(self, name: str) -> Callable[..., asyncio.Task[Any]]:
+    def __getattr__(self, name: str) -> Any:
+        name = self._part + name
         if (method := self._methods.get(name)) is None:
+            if any(each.startswith(f"{name}.") for each in self._methods):
+                return _Remote(self._what, self._methods, self._ask, f"{name}.")
             raise AttributeError(name)
 
         def begin(*values: Any, **further: Any) -> asyncio.Task[Any]:
@@ -424,4 +433,4 @@ class _Remote:
 async def _call(
     method: _Method, target: object, name: str, arguments: Sequence[Any], should_go_on: Callable[[], bool] | None
 ) -> Any:
-    return await getattr(target, name)(*arguments, *([should_go_on] if method.has_flag else []))
+    return await attrgetter(name)(target)(*arguments, *([should_go_on] if method.has_flag else []))

@@ -302,6 +302,7 @@ class RemoteDoor:
         self._door = door = doors.calls.door(agent)
         self.is_allowed, self.find_state, self.cancel = door.is_allowed, door.find_state, door.cancel
         self.find_request, self.list_open = door.find_request, door.list_open
+        self.list_commands = door.list_commands
 
     async def is_paused(self) -> bool:
         return (await AgentRepository(self._remote.database, self._agent).load_agent()).is_paused
@@ -347,6 +348,7 @@ class _ServedDoor:
         self._door = door
         self.is_allowed, self.find_state, self.cancel = door.is_allowed, door.find_state, door.cancel
         self.find_request, self.list_open = door.find_request, door.list_open
+        self.list_commands = door.list_commands
 
     async def ask_door(
         self,

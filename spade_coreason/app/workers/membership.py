@@ -58,7 +58,7 @@ class Membership:
         self._shared_directory: SharedDirectory | None = None
         if len(jids) > 1:
             self._shared_directory = SharedDirectory(leases, builder.directory, builder.key_ring.callers_of, jids)
-        listed = {bare_jid(agent.jid): agent.doors for agent in settings.agents}
+        listed = {bare_jid(agent.jid): settings.doors_of(agent) for agent in settings.agents}
         self.remote_doors = RemoteDoors(database, leases, self.colleagues.calls, hosted.doors, listed)
         handlers = LeaseHandlers(self._on_renewed, self._on_lapsed, self._on_restored, self._on_lease_lost, self._on_called)
         self._renewal = renewal = LeaseRenewal(database, leases.worker, terms, handlers, blocked_s)

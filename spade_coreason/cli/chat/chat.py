@@ -7,7 +7,7 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from ...concurrency import DaemonThreads
@@ -109,10 +109,18 @@ async def _read_lines() -> AsyncIterator[bytes]:
 class Chat:
     """A chat in the terminal with one agent of the roster at a time. Replies appear as they grow.
 
-    `texts` are what agents write first: they appear above the prompt.
+    `texts` are what agents write first: they appear above the prompt. `on_empty_line` is called for a line without a text.
     """
 
-    def __init__(self, client: AgentClient, roster: ChatRoster, texts: IncomingTexts, timeout_s: float = 120.0) -> None:
+    def __init__(
+        self,
+        client: AgentClient,
+        roster: ChatRoster,
+        texts: IncomingTexts,
+        timeout_s: float = 120.0,
+        on_empty_line: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        self._on_empty_line = on_empty_line
         self._client = client
         self._roster = roster
         self._timeout_s = timeout_s
@@ -162,6 +170,8 @@ class Chat:
             elif text:
                 with disable_echo():
                     await self._ask(text)
+            elif self._on_empty_line is not None:
+                await self._on_empty_line()
 
     async def _ask(self, text: str) -> None:
         task = asyncio.create_task(self._show_answer(text))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Coroutine
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from ..account import data_option
 from ..context import define_command as define
 from ..foreground import run_agents
 from ..logging import show_tracebacks
-from ..settings import config_option, load_demo_settings
+from ..settings import config_option, load_demo_settings, with_page
 from ..terminal.console import print_line
 
 if TYPE_CHECKING:
@@ -74,19 +75,26 @@ async def _chat(settings: Settings, model_line: str) -> None:
     from ..chat.chat import Chat
     from ..chat.incoming_texts import IncomingTexts
     from ..chat.roster import ChatRoster
+    from ..demo.links import print_guest_link, show_approver_links
     from ..demo.script import build_guest_client
     from ..terminal.banner import print_guest, print_model, print_platform
 
     texts = IncomingTexts()
-    async with Platform(settings) as platform, build_guest_client(platform, texts.put) as client:
+    async with Platform(with_page(settings)) as platform, build_guest_client(platform, texts.put) as client:
         agents = platform.agent_descriptions
         if not agents:
             raise ConfigError(settings.place("agents"), "the list is empty; add an agent")
         print_platform(platform)
         print_model(model_line)
         print_guest(client.jid, len(agents))
+        await print_guest_link(platform)
         first = next((number for number, (jid, _) in enumerate(agents) if jid.startswith("notes@")), 0)
-        await _run_while_server_lives(platform, Chat(client, ChatRoster(agents, first), texts).run())
+        chat = Chat(client, ChatRoster(agents, first), texts, on_empty_line=partial(print_guest_link, platform))
+        links = asyncio.create_task(show_approver_links(platform, texts))
+        try:
+            await _run_while_server_lives(platform, chat.run())
+        finally:
+            links.cancel()
 
 
 async def _run_while_server_lives(platform: Platform, work: Coroutine[Any, Any, None]) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import shlex
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +19,7 @@ from ..account import PASSWORD_VARIABLE, data_option, read_password
 from ..context import PROGRAM, define_command as define
 from ..logging import show_tracebacks
 from ..reload import reload_option, run_or_reload
-from ..settings import build_settings, place_at_option
+from ..settings import build_settings, place_at_option, with_page
 from ..terminal.console import print_line
 
 if TYPE_CHECKING:
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _AGENT = "MODULE:ATTRIBUTE"
+_links = set[asyncio.Task[None]]()
+"""The tasks that print a link. An event loop does not keep them."""
 _OPTION_BY_KEY = {
     "server.domain": "--domain",
     "server.host": "--host",
@@ -78,6 +82,8 @@ def command(
     """
     show_tracebacks()
     settings = _build_settings(agents, pairs, jid, data, values)
+    if settings.server.is_local and (settings := with_page(settings)).web is not None and is_reloading:
+        os.environ["SPADE_COREASON_WEB__PORT"] = str(settings.web.port)  # the same for all children
     options = ["--host", "--port", "--ca-file"]
     server_options = [
         f" {option} {shlex.quote(str(value))}" for option in options if (value := values[option[2:].replace("-", "_")])
@@ -230,3 +236,11 @@ def _print_started(platform: Platform, data: Path | None, server_options: str) -
     account = "" if platform.server is not None else f" --jid YOU@DOMAIN{server_options}"
     place = f" --data {shlex.quote(str(data))}" if data is not None else ""
     print_line(f'  {PROGRAM} ask {jids[0]} "Hello"{account}{place}')
+    if platform.web_status is not None and platform.guest is not None and sys.stdout.isatty():
+        _links.add(asyncio.create_task(_print_link(platform, platform.guest[0], place)))
+
+
+async def _print_link(platform: Platform, guest: str, place: str) -> None:
+    print_line("Or chat in the browser:")
+    print_line(f"  {await platform.make_login(guest)}")
+    print_line(f"  It works once, for two minutes; `{PROGRAM} web{place}` prints another.")

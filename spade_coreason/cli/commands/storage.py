@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ...config import Settings
     from ...storage import BackupInfo, Database, ProgressCallback
 
-_config_option = config_option("config/platform.yaml, if it exists")
+_config_option = config_option()
 _NOUNS = {
     "inbox": "received messages",
     "interaction_memory": "memory entries",

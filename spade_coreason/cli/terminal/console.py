@@ -11,12 +11,13 @@ import sys
 import termios
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from ...domain.texts.terminal_text import DirectionRestorer, clean_running_text, escape_json, escape_label, remove_controls
 from ...exceptions import ConfigError
+from ...operations.view import format_time, read_moment
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -239,17 +240,10 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, texts:
     print_cleaned("\n".join(line.rstrip() for line in lines.get().splitlines()))
 
 
-def format_time(moment: Any) -> str:
-    """Format a date and time for people, in their own time zone."""
-    return str(moment.astimezone().strftime("%Y-%m-%d %H:%M"))
-
-
 def format_timestamp(text: str) -> str:
     """Format a date and time as in RFC 3339 for people. Another text stays as it is."""
-    try:
-        return format_time(datetime.fromisoformat(text))
-    except ValueError:
-        return text
+    moment = read_moment(text)
+    return moment if isinstance(moment, str) else format_time(moment)
 
 
 def format_milliseconds(milliseconds: float | None) -> str:

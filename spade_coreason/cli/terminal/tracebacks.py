@@ -5,9 +5,8 @@ from __future__ import annotations
 import linecache
 from collections.abc import Iterator, Sequence
 from itertools import groupby
-from pathlib import Path
 
-from ...domain.texts.error_chain import ChainedError, ErrorChain, StackFrame
+from ...domain.texts.error_chain import ChainedError, ErrorChain, StackFrame, format_frame
 from ...domain.texts.terminal_text import escape_lines
 
 _RELATIONS = {
@@ -24,11 +23,6 @@ def format_traceback(chain: ErrorChain, *, shows_text: bool, shows_source: bool 
     `shows_text` adds the texts of the exceptions. `shows_source` adds lines of the code as it is now.
     """
     return escape_lines("\n".join(_format_lines(chain, shows_text, shows_source)))
-
-
-def format_frame(frame: StackFrame | None) -> str:
-    """Format the file and line of a call; the empty string for None."""
-    return f"{Path(frame.file).name}:{frame.line}" if frame is not None else ""
 
 
 def _format_lines(chain: ErrorChain, shows_text: bool, shows_source: bool) -> Iterator[str]:

@@ -34,7 +34,7 @@ def open_private(path: Path, flags: int) -> int:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise _unsafe_error(path, "is no regular file")
-        if not _is_trusted(status.st_uid, path.parent):
+        if not _is_trusted(status.st_uid, path):
             raise _unsafe_error(path, f"belongs to another user ({_user_name(status.st_uid)})")
         if flags & os.O_TRUNC:
             os.ftruncate(descriptor, 0)
@@ -51,7 +51,7 @@ def create_private(path: Path) -> None:
     """
     with suppress(FileNotFoundError):
         status = path.lstat()
-        if stat.S_ISLNK(status.st_mode) and _is_trusted(status.st_uid, path.parent):
+        if stat.S_ISLNK(status.st_mode) and _is_trusted(status.st_uid, path):
             path = path.resolve()
     os.close(open_private(path, os.O_RDWR | os.O_CREAT))
 
@@ -107,8 +107,8 @@ def _has_other_members(group: int) -> bool:
     return not names <= {_user_name(os.geteuid()), "root"}
 
 
-def _is_trusted(user: int, directory: Path) -> bool:
-    return user in (0, os.geteuid()) or user == directory.stat().st_uid
+def _is_trusted(user: int, path: Path) -> bool:
+    return user in (0, os.geteuid()) or user == path.parent.stat().st_uid
 
 
 def _user_name(user: int) -> str:

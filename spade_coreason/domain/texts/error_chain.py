@@ -207,3 +207,8 @@ def load_error_chain(data: list[dict[str, Any]]) -> ErrorChain:
         text = str(fields["text"])[:MAX_TEXT_CHARACTERS]
         chain.append(ChainedError(_shorten(str(fields["type"])), tuple(frames), relation, int(fields["omitted"]), text))
     return tuple(chain)
+
+
+def format_frame(frame: StackFrame | None) -> str:
+    """Format the file and line of a call; the empty string for None."""
+    return f"{Path(frame.file).name}:{frame.line}" if frame is not None else ""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from typing import Any
 
 
 def dump_json(value: object, *, is_canonical: bool = False) -> str:
@@ -23,6 +25,24 @@ def dump_json(value: object, *, is_canonical: bool = False) -> str:
     except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(str(error)) from error
     return text
+
+
+def read_json(text: str) -> Any:
+    """Return the value of a JSON text; the text itself if it is nested deeper, or has longer numbers, than Python reads."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
+def read_table(data: Mapping[str, Any]) -> tuple[list[str], list[list[Any]]] | None:
+    """Return the columns of a data block, and the cells of its rows; None if it is no table."""
+    columns, rows = data.get("columns"), data.get("rows")
+    if not isinstance(columns, list) or not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        return None
+    if any(isinstance(column, list | dict) for column in columns):
+        return None
+    return [str(column) for column in columns], [[row.get(column, "") for column in columns] for row in rows]
 
 
 def _require_text_keys(value: object) -> None:

@@ -27,8 +27,8 @@ from a2a.utils.errors import (
 )
 from a2a.utils.proto_utils import validate_proto_required_fields
 
-from ...contracts.base import utc_now
 from ...contracts.json_schema import check_for
+from ...contracts.times import utc_now
 from ...domain.identifiers import digest_request
 from ...domain.texts.error_chain import describe_error_chain
 from ...domain.texts.json_text import dump_json

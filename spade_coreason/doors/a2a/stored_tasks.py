@@ -16,7 +16,7 @@ from a2a.utils.errors import InvalidParamsError
 from google.protobuf.json_format import ParseDict
 from pydantic_core import from_json
 
-from ...contracts.base import utc_now
+from ...contracts.times import utc_now
 from ...domain.identifiers import candidate_conversation_ids, recover_thread
 from ...storage import DUPLICATE_DAYS, KnownRequest, OwnTurn
 from ..caller import Caller

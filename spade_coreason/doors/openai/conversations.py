@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from uuid import UUID, uuid5
 
-from ...contracts.base import utc_now
+from ...contracts.times import utc_now
 from ...storage import Commit, DoorRepository, DoorThread
 from ..caller import Caller
 from ..doors import CallerQuestion, DoorAgent

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 
-from ...contracts.base import utc_now
+from ...contracts.times import utc_now
 from ...domain.callers import WEBHOOK_PREFIX, webhook_address
 from ...storage import Database, StoredWebhook, WebhookKind, WebhookRepository, decode_webhook_secret
 from ..caller import Caller
@@ -52,7 +52,7 @@ class WebhookRing:
 
     async def load(self) -> None:
         """Take all webhooks, before the agents are built. Raise StoreError if they cannot be read."""
-        for stored in await self.repository.load_all():
+        for stored in await self.repository.load():
             self.take(stored)
         for row, count in (await self.repository.count_bodies()).items():
             if count >= self.repository.max_bodies and (live := self._by_row.get(row)) is not None:

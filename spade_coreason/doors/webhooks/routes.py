@@ -13,7 +13,6 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from ...contracts import ErrorCode
-from ...domain.identifiers import digest_request
 from ...exceptions import StoreError
 from ..authentication import WrongSecrets
 from ..channel import DoorReply
@@ -183,17 +182,12 @@ class _WebhookDoor:
                 raise await _find_refusal(reply)
             try:
                 await reply.stored
-                if not await self._is_same(live, request_id, event):
+                if not await self._find_agent(live).is_same(live.caller, request_id, event.payload):
                     raise HttpError(HTTPStatus.CONFLICT, _OTHER_BODY)
             except (StoreError, ConnectionError) as error:
                 raise _not_stored() from error
         finally:
             reply.close()
-
-    async def _is_same(self, live: LiveWebhook, request_id: UUID, event: WebhookEvent) -> bool:
-        """Return True unless the request that is stored under an id asks something else."""
-        stored = await self._find_agent(live).find_request(live.caller, request_id)
-        return stored is None or stored.digest == digest_request(event.payload, None)
 
     def _find_agent(self, live: LiveWebhook) -> DoorAgent:
         """Return the agent of a webhook. Raise HttpError if it is not behind this door."""

@@ -6,10 +6,10 @@ The functions raise OSError. Their callers translate it to StoreError with `OSEr
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import os
 import time
 from collections.abc import Iterable
+from io import FileIO
 from pathlib import Path
 from typing import TypeAlias
 
@@ -28,28 +28,16 @@ def stamp_of(status: os.stat_result) -> FileStamp:
     return status.st_ino, status.st_mtime_ns, status.st_size
 
 
-class _OpenDescriptor:
-    """A descriptor of a file of this user, closed at the end of its `with` block; see `open_private`."""
-
-    __slots__ = ("_descriptor",)
-
-    def __init__(self, path: Path, flags: int) -> None:
-        self._descriptor = open_private(path, flags)
-
-    def __enter__(self) -> int:
-        return self._descriptor
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self._descriptor)
-
-
-def append(path: Path, position: int, data: bytes, *, mode: int | None, is_durable: bool, is_name_durable: bool) -> FileStamp:
+def append(
+    path: Path, position: int, data: bytes | bytearray, *, mode: int | None, is_durable: bool, is_name_durable: bool
+) -> FileStamp:
     """Write `data` at `position`, the end of the last complete line, and cut off anything after it.
 
     If the write fails, none of `data` is left. At position 0 the file is new and gets the permissions `mode` (0600 for None).
     `is_durable` syncs the data. `is_name_durable`: the directory entry of the file is synced already.
     """
-    with _OpenDescriptor(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT) as descriptor:
+    with FileIO(open_private(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "wb") as file:
+        descriptor = file.fileno()
         if os.fstat(descriptor).st_size != position:
             os.ftruncate(descriptor, position)
         try:
@@ -72,26 +60,21 @@ def append(path: Path, position: int, data: bytes, *, mode: int | None, is_durab
 
 def sync(path: Path, *, is_name_durable: bool) -> None:
     """Sync appended data to the disk. `is_name_durable`: the directory entry of the file is synced already."""
-    with _OpenDescriptor(path, os.O_WRONLY) as descriptor:
-        os.fdatasync(descriptor)
+    with FileIO(open_private(path, os.O_WRONLY), "wb") as file:
+        os.fdatasync(file.fileno())
     if not is_name_durable:
         sync_directory(path.parent)
 
 
-def write_replacement(path: Path, pieces: Iterable[bytes], replaced: os.stat_result | None) -> tuple[FileStamp, str]:
-    """Write the replacement of a file that has the status `replaced`. Return its stamp and its SHA-256.
+def write_replacement(path: Path, pieces: Iterable[bytes], replaced: os.stat_result | None) -> FileStamp:
+    """Write the replacement of a file that has the status `replaced`. Return its stamp.
 
     It gets the permissions of the replaced file, and a later time of change.
     """
-    digest = hashlib.sha256()
-    with (
-        _OpenDescriptor(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as descriptor,
-        open(descriptor, "wb", buffering=1 << 16, closefd=False) as file,
-    ):
-        for piece in pieces:
-            file.write(piece)
-            digest.update(piece)
+    with open(open_private(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb", buffering=1 << 16) as file:
+        file.writelines(pieces)
         file.flush()
+        descriptor = file.fileno()
         if replaced is not None:
             os.fchmod(descriptor, replaced.st_mode & 0o777)
             # Inode numbers are reused soon, and a clock may stand still or go back. Other processes see every change only
@@ -100,25 +83,22 @@ def write_replacement(path: Path, pieces: Iterable[bytes], replaced: os.stat_res
             if status.st_mtime_ns <= replaced.st_mtime_ns:
                 os.utime(descriptor, ns=(status.st_atime_ns, replaced.st_mtime_ns + 1))
         os.fsync(descriptor)
-        return stamp_of(os.fstat(descriptor)), digest.hexdigest()
+        return stamp_of(os.fstat(descriptor))
 
 
-class FileLock(_OpenDescriptor):
-    """The lock of a file, from construction until it is closed.
+def lock_file(path: Path, *, is_exclusive: bool) -> FileIO:
+    """Lock a file until the returned object is closed.
 
     An exclusive lock, for a writer, creates the file. The file is never removed, since other processes may wait for it.
     OSError if another process holds the lock for 10 s: one that is stopped would hold it without end.
     """
-
-    __slots__ = ()
-
-    def __init__(self, path: Path, *, is_exclusive: bool) -> None:
-        super().__init__(path, os.O_RDWR | os.O_CREAT if is_exclusive else os.O_RDONLY)
-        try:
-            _lock(self._descriptor, fcntl.LOCK_EX if is_exclusive else fcntl.LOCK_SH)
-        except BaseException:
-            os.close(self._descriptor)
-            raise
+    file = FileIO(open_private(path, os.O_RDWR | os.O_CREAT if is_exclusive else os.O_RDONLY))
+    try:
+        _lock(file.fileno(), fcntl.LOCK_EX if is_exclusive else fcntl.LOCK_SH)
+    except BaseException:
+        file.close()
+        raise
+    return file
 
 
 def _lock(descriptor: int, operation: int) -> None:

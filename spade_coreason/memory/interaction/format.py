@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, BinaryIO, TypeAlias, TypedDict
 
@@ -47,7 +47,7 @@ _ENTRY = re.compile(
 
 _TAIL = b"    }\n}\n"
 
-_LINE = re.compile(rb'\{"content":(%b),"timestamp":(%b)\}\n' % (JSON_STRING, JSON_STRING))
+ENTRY_LINE = re.compile(rb'\{"content":(%b),"timestamp":(%b)\}\n' % (JSON_STRING, JSON_STRING))
 
 _INDENTED = rb"""            {
                 "content": \1,
@@ -101,6 +101,18 @@ def decode_entries(lines: bytes | bytearray) -> list[Entry]:
     return entries
 
 
+def find_new_lines(lines: bytes | bytearray, stored: bytes | bytearray) -> list[bytes]:
+    """Return the lines that are not among the stored ones."""
+    known = set(bytes(stored).splitlines())
+    return [line for line in bytes(lines).splitlines(keepends=True) if line[:-1] not in known]
+
+
+def find_new(lines_by_conversation: LinesByConversation, read_lines: Callable[[str], bytes]) -> LinesByConversation:
+    """Return the entries that are not stored yet. `read_lines` returns the stored lines of a conversation."""
+    found = {name: find_new_lines(lines, read_lines(name)) for name, lines in lines_by_conversation.items()}
+    return {name: bytearray(b"".join(new)) for name, new in found.items() if new}
+
+
 # Writing
 
 
@@ -145,7 +157,7 @@ def _dump_conversations(lines_by_conversation: LinesByConversation) -> Iterator[
 
 def _indent_lines(lines: bytes) -> bytes:
     """Indent entries, with a comma and a line break after each."""
-    indented, count = _LINE.subn(_INDENTED, lines)
+    indented, count = ENTRY_LINE.subn(_INDENTED, lines)
     if count == lines.count(b"\n"):
         return indented
     return b"".join(b"            %b,\n" % _encode_indented(entry, 12) for entry in decode_entries(lines))

@@ -5,17 +5,18 @@ from __future__ import annotations
 import asyncio
 import os
 import stat
-from collections.abc import Callable, Iterable
-from datetime import UTC, datetime
-from functools import partial
+from collections.abc import Callable, Coroutine, Iterable
+from datetime import datetime
+from functools import partial, wraps
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar
 
 from ...concurrency import LoopLock
+from ...contracts.times import utc_now
 from ...exceptions import MemoryFileError, StoreError
+from .addition import Addition
 from .disk import sync_directory, write_replacement
-from .entry_store import Addition, EntryStore, find_new
 from .file import MemoryFile, MemoryLimits as MemoryLimits
 from .format import (
     LinesByConversation,
@@ -23,21 +24,39 @@ from .format import (
     dump,
     encode_entry,
     file_name,
+    find_new,
     format_timestamp,
     new_document,
     parse_spade_llm,
 )
-from .journal import encode_addition
 from .tools import MemoryTool, SystemMessage, build_memory_tools, build_summary, build_system_messages
 from .turn_sync import CURRENT_DEFERRED_SYNCS
 
+if TYPE_CHECKING:
+    from .table import MemoryTable
+
+P = ParamSpec("P")
 T = TypeVar("T")
 
 DEFAULT_DIRECTORY = Path("data/memory")
 
 
-def _utc_now() -> datetime:
-    return datetime.now(UTC)
+def _make_awaitable(
+    method: Callable[Concatenate[AgentInteractionMemory, P], T],
+) -> Callable[Concatenate[AgentInteractionMemory, P], Coroutine[Any, Any, T]]:
+    """Make the awaitable twin of a method."""
+
+    @wraps(method)
+    async def twin(self: AgentInteractionMemory, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        # One after the other: otherwise many tasks that wait for one file would occupy all threads of the loop's pool, and
+        # additions would be stored in another order than they were made.
+        async with self._operation_lock:
+            return await self.store.run(partial(method, self, *args, **kwargs))
+
+    name = method.__name__
+    twin.__name__, twin.__doc__ = f"a{name}", f"`{name}` without blocking the event loop."
+    twin.__qualname__ = method.__qualname__.replace(name, twin.__name__)  # for a warning that it was not awaited
+    return twin
 
 
 class AgentInteractionMemory:
@@ -77,17 +96,17 @@ class AgentInteractionMemory:
         agent_id: str,
         storage_dir: str | os.PathLike[str] | None = None,
         *,
-        clock: Callable[[], datetime] = _utc_now,
+        clock: Callable[[], datetime] = utc_now,
         limits: MemoryLimits = MemoryLimits(),  # noqa: B008 - it is frozen
         durability: Literal["full", "normal"] = "full",
-        store: EntryStore | None = None,
+        store: MemoryFile | MemoryTable | None = None,
     ) -> None:
         self.agent_id = _require_text("agent_id", agent_id)
         self.limits = limits
         if store is None:
             directory = Path(DEFAULT_DIRECTORY if storage_dir is None else storage_dir).absolute()
             store = MemoryFile(directory / file_name(agent_id), agent_id, limits, is_durable=durability == "full")
-        self.store: EntryStore = store
+        self.store: MemoryFile | MemoryTable = store
         """The store of the entries."""
         self._clock = clock
         self._operation_lock, self._sync_lock = LoopLock(), LoopLock()
@@ -170,20 +189,18 @@ class AgentInteractionMemory:
 
     def read_new(self, path: str | os.PathLike[str]) -> LinesByConversation:
         """Return the information of such a file that is new, for `merge`. It raises what `import_file` does."""
-        return find_new(self._parse_file(path), self.store.read_lines)
-
-    def _parse_file(self, path: str | os.PathLike[str]) -> LinesByConversation:
         source = Path(path)
         try:
             # A pipe would block without O_NONBLOCK, and a device may have no end.
             with open(os.open(source, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
                 if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                     raise StoreError(f"{source}: is no regular file; name the memory file of an agent")
-                return parse_spade_llm(file, self.agent_id)
+                entries = parse_spade_llm(file, self.agent_id)
         except OSError as error:
             raise StoreError(f"{source}: cannot be read: {error.strerror}; correct the name or its permissions") from error
         except ValueError as error:
             raise MemoryFileError(source, str(error), "name another file, or repair this one") from error
+        return find_new(entries, self.store.read_lines)
 
     def export_file(self, path: str | os.PathLike[str]) -> int:
         """Write all information to a new file in the format of the seed. Return the number of pieces of information.
@@ -191,10 +208,7 @@ class AgentInteractionMemory:
         `import_file`, spade_llm and every program that knows the format can read it. Raise StoreError if the file exists
         already or cannot be written. Beyond the seed.
         """
-        return self._write_file(path, self.store.read_all())
-
-    def _write_file(self, path: str | os.PathLike[str], lines_by_conversation: LinesByConversation) -> int:
-        target = Path(path)
+        target, lines_by_conversation = Path(path), self.store.read_all()
         try:
             # Unlike a rename, a link replaces nothing.
             with TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as directory:
@@ -258,41 +272,32 @@ class AgentInteractionMemory:
         addition.result()
         return f"Remembered: {information}"
 
-    async def aget_information(self, conversation_id: str) -> list[str]:
-        """`get_information` without blocking the event loop."""
-        return await self._run(partial(self.get_information, conversation_id))
+    aget_information = _make_awaitable(get_information)
+    """`get_information` without blocking the event loop."""
 
-    async def aget_context_summary(self, conversation_id: str) -> str | None:
-        """`get_context_summary` without blocking the event loop."""
-        return await self._run(partial(self.get_context_summary, conversation_id))
+    aget_context_summary = _make_awaitable(get_context_summary)
+    """`get_context_summary` without blocking the event loop."""
 
-    async def aget_context_messages(self, conversation_id: str) -> list[SystemMessage]:
-        """`get_context_messages` without blocking the event loop."""
-        return await self._run(partial(self.get_context_messages, conversation_id))
+    aget_context_messages = _make_awaitable(get_context_messages)
+    """`get_context_messages` without blocking the event loop."""
 
-    async def aclear_conversation(self, conversation_id: str) -> bool:
-        """`clear_conversation` without blocking the event loop."""
-        return await self._run(partial(self.clear_conversation, conversation_id))
+    aclear_conversation = _make_awaitable(clear_conversation)
+    """`clear_conversation` without blocking the event loop."""
 
-    async def aclear_conversations(self, conversation_ids: Iterable[str]) -> int:
-        """`clear_conversations` without blocking the event loop."""
-        return await self._run(partial(self.clear_conversations, frozenset(conversation_ids)))
+    aclear_conversations = _make_awaitable(clear_conversations)
+    """`clear_conversations` without blocking the event loop."""
 
-    async def aremove_information(self, conversation_id: str, *information: str) -> int:
-        """`remove_information` without blocking the event loop."""
-        return await self._run(partial(self.remove_information, conversation_id, *information))
+    aremove_information = _make_awaitable(remove_information)
+    """`remove_information` without blocking the event loop."""
 
-    async def aremove_of_times(self, conversation_id: str, is_removed: Callable[[str], bool]) -> int:
-        """`remove_of_times` without blocking the event loop."""
-        return await self._run(partial(self.remove_of_times, conversation_id, is_removed))
+    aremove_of_times = _make_awaitable(remove_of_times)
+    """`remove_of_times` without blocking the event loop."""
 
-    async def aget_all_conversations(self) -> list[str]:
-        """`get_all_conversations` without blocking the event loop."""
-        return await self._run(self.get_all_conversations)
+    aget_all_conversations = _make_awaitable(get_all_conversations)
+    """`get_all_conversations` without blocking the event loop."""
 
-    async def aget_entries(self) -> dict[str, list[tuple[str, str]]]:
-        """`get_entries` without blocking the event loop."""
-        return await self._run(self.get_entries)
+    aget_entries = _make_awaitable(get_entries)
+    """`get_entries` without blocking the event loop."""
 
     async def aimport_file(self, path: str | os.PathLike[str]) -> int:
         """`import_file` without blocking the event loop."""
@@ -300,24 +305,20 @@ class AgentInteractionMemory:
 
     async def aread_new(self, path: str | os.PathLike[str]) -> LinesByConversation:
         """`read_new` without blocking the event loop."""
-        lines_by_conversation = await asyncio.to_thread(self._parse_file, path)
-        return await self._run(partial(find_new, lines_by_conversation, self.store.read_lines))
+        return await asyncio.to_thread(self.read_new, path)
 
     async def aexport_file(self, path: str | os.PathLike[str]) -> int:
         """`export_file` without blocking the event loop."""
-        return await asyncio.to_thread(self._write_file, path, await self._run(self.store.read_all))
+        return await asyncio.to_thread(self.export_file, path)
 
-    async def amerge(self, lines_by_conversation: LinesByConversation) -> int:
-        """`merge` without blocking the event loop."""
-        return await self._run(partial(self.merge, lines_by_conversation))
+    amerge = _make_awaitable(merge)
+    """`merge` without blocking the event loop."""
 
-    async def aflush(self) -> None:
-        """`flush` without blocking the event loop."""
-        await self._run(self.flush)
+    aflush = _make_awaitable(flush)
+    """`flush` without blocking the event loop."""
 
-    async def aclose(self) -> None:
-        """`close` without blocking the event loop."""
-        await self._run(self.close)
+    aclose = _make_awaitable(close)
+    """`close` without blocking the event loop."""
 
     async def asettle(self) -> None:
         """`settle` without blocking the event loop or additions."""
@@ -325,12 +326,6 @@ class AgentInteractionMemory:
         async with self._sync_lock:  # one task syncs for all that wait
             if self.store.completed_syncs < deferred:
                 await self.store.run(self.store.sync)
-
-    async def _run(self, work: Callable[[], T]) -> T:
-        # One after the other: otherwise many tasks that wait for one file would occupy all threads of the loop's pool, and
-        # additions would be stored in another order than they were made.
-        async with self._operation_lock:
-            return await self.store.run(work)
 
     def _require_file(self) -> MemoryFile:
         if not isinstance(self.store, MemoryFile):
@@ -345,7 +340,6 @@ class AgentInteractionMemory:
         return Addition(
             conversation_id,
             encode_entry({"content": information, "timestamp": timestamp}),
-            encode_addition(conversation_id, information, timestamp),
             partial(syncs.defer, self) if syncs is not None else _defer_nothing,
         )
 

@@ -9,8 +9,8 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
-from typing import TypeVar
+from functools import partial, wraps
+from typing import Concatenate, ParamSpec, TypeVar
 
 from ...domain.policy import MemoryLimits
 from ...exceptions import MemoryFullError
@@ -23,12 +23,13 @@ from ...storage import (
     run_waiting,
     wait_for,
 )
-from .entry_store import Addition, find_new
-from .format import Entry, LinesByConversation, decode_entries
+from .addition import Addition, complete
+from .format import Entry, LinesByConversation, decode_entries, find_new
 from .turn_sync import CURRENT_DEFERRED_SYNCS
 
 log = logging.getLogger(__name__)
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 _MAX_SIZES = 10_000
@@ -48,8 +49,21 @@ class _PendingChange:
     commit: Commit[None] = field(init=False)
 
 
+def _perform(method: Callable[Concatenate[MemoryTable, P], T]) -> Callable[Concatenate[MemoryTable, P], T]:
+    """Run a method on the event loop of the database, from any thread."""
+
+    @wraps(method)
+    def perform(self: MemoryTable, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        work = partial(method, self, *args, **kwargs)
+        if threading.get_ident() == self._loop_thread:
+            return work()
+        return asyncio.run_coroutine_threadsafe(run_waiting(work), self._loop).result()
+
+    return perform
+
+
 class MemoryTable:
-    """The entries of one agent as rows of a database (`EntryStore`). Only one process changes those of an agent at a time.
+    """The entries of one agent as rows of a database. Only one process changes those of an agent at a time.
 
     All changes are transactions of the database's one writer. What a method does depends on where it is called:
 
@@ -89,26 +103,31 @@ class MemoryTable:
         return self.deferred_syncs - sum(not change.is_awaited for change in list(self._changes))
 
     async def run(self, work: Callable[[], T]) -> T:
+        """Run a method without blocking the event loop."""
         if threading.get_ident() == self._loop_thread:
             return await run_waiting(work)
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(run_waiting(work), self._loop))
 
-    def _perform(self, work: Callable[[], T]) -> T:
-        if threading.get_ident() == self._loop_thread:
-            return work()
-        return asyncio.run_coroutine_threadsafe(run_waiting(work), self._loop).result()
-
     # Reading
 
+    @_perform
     def read_lines(self, conversation_id: str) -> bytes:
-        rows = self._perform(partial(self._read_rows, conversation_id))
-        return b"".join(row.line for row in rows)
+        """Return the lines of a conversation, for `format.decode_entries`."""
+        return b"".join(row.line for row in self._read_rows(conversation_id))
 
+    @_perform
     def list_conversations(self) -> list[str]:
-        return self._perform(self._list_conversations)
+        """Return the ids of the conversations that have entries, in the order in which they began."""
+        added, removed = self._pending()
+        if not (added or removed):
+            return self._repository.list_conversations()
+        names = self._repository.load_ids() | {row.id: row.conversation_id for row in added}
+        return list(dict.fromkeys(names[row_id] for row_id in sorted(names.keys() - removed)))
 
+    @_perform
     def read_all(self) -> LinesByConversation:
-        return group_lines(self._perform(self._read_rows))
+        """Return the lines of all conversations that have entries, in the order in which they began."""
+        return group_lines(self._read_rows())
 
     def _pending(self) -> tuple[list[MemoryRow], set[int]]:
         """Return the rows that the changes which are not durable add, and the ids of the rows that they remove."""
@@ -122,26 +141,18 @@ class MemoryTable:
         rows |= {row.id: row for row in added if conversation_id in (None, row.conversation_id)}
         return [rows[row_id] for row_id in sorted(rows.keys() - removed)]
 
-    def _list_conversations(self) -> list[str]:
-        added, removed = self._pending()
-        if not (added or removed):
-            return self._repository.list_conversations()
-        names = self._repository.load_ids() | {row.id: row.conversation_id for row in added}
-        return list(dict.fromkeys(names[row_id] for row_id in sorted(names.keys() - removed)))
-
     # Adding
 
     def enqueue(self, addition: Addition) -> None:
+        """Put an addition in the queue, for `write_queued`. Additions are stored in the order of these calls."""
         self._queue.append(addition)
 
+    @_perform
     def write_queued(self, own: Addition | None = None) -> None:
         """Write all queued additions of all threads at once. On return every one of them is done.
 
         On the event loop, in plain code, only `own` is written: the others are waited for.
         """
-        self._perform(partial(self._write_queued, own))
-
-    def _write_queued(self, own: Addition | None) -> None:
         with self._exclusive():  # so that they are stored in the order of the queue
             if can_wait():
                 batch = [self._queue.popleft() for _ in range(len(self._queue))]
@@ -152,7 +163,7 @@ class MemoryTable:
             self._write_batch([addition for addition in batch if addition.set_running_or_notify_cancel()])
 
     def _write_batch(self, batch: list[Addition]) -> None:
-        accepted: list[Addition] = []
+        accepted = []
         try:
             for addition in batch:
                 size = self._measure(addition.conversation_id) + len(addition.line)
@@ -160,18 +171,15 @@ class MemoryTable:
                     addition.set_exception(MemoryFullError(addition.conversation_id, self._limits.conversation_bytes))
                 else:
                     self._set_size(addition.conversation_id, size)
-                    accepted.append(addition)
-            self._change([(addition.conversation_id, addition.line) for addition in accepted])
+                    accepted.append((addition.conversation_id, addition.line))
+            self._change(accepted)
         except BaseException as error:
             self._forget_sizes()
-            for addition in batch:
-                if not addition.done():
-                    addition.set_exception(error)
+            complete(batch, error)
             if not isinstance(error, Exception):
                 raise
-            return
-        for addition in accepted:
-            addition.set_result(None)
+        else:
+            complete(batch)
 
     def _measure(self, conversation_id: str) -> int:
         """Return the size of a conversation."""
@@ -195,10 +203,9 @@ class MemoryTable:
 
     # Other changes
 
+    @_perform
     def remove(self, conversation_ids: Collection[str]) -> int:
-        return self._perform(partial(self._remove, frozenset(conversation_ids)))
-
-    def _remove(self, conversation_ids: frozenset[str]) -> int:
+        """Remove conversations, and return how many existed."""
         with self._exclusive():
             added, removed = self._pending()
             names = self._repository.load_ids(conversation_ids)
@@ -207,10 +214,9 @@ class MemoryTable:
             self._change([], found)
             return len({names[row_id] for row_id in found})
 
+    @_perform
     def remove_entries(self, conversation_id: str, is_removed: Callable[[Entry], bool]) -> int:
-        return self._perform(partial(self._remove_entries, conversation_id, is_removed))
-
-    def _remove_entries(self, conversation_id: str, is_removed: Callable[[Entry], bool]) -> int:
+        """Remove the entries that a function chooses, all at once, and return how many there were."""
         with self._exclusive():
             rows = self._read_rows(conversation_id)
             entries = decode_entries(b"".join(row.line for row in rows))
@@ -218,10 +224,9 @@ class MemoryTable:
             self._change([], removed)
             return len(removed)
 
+    @_perform
     def merge(self, lines_by_conversation: LinesByConversation) -> int:
-        return self._perform(partial(self._merge, lines_by_conversation))
-
-    def _merge(self, lines_by_conversation: LinesByConversation) -> int:
+        """Add imported entries that are not stored yet, each to its conversation. Return how many were added."""
         with self._exclusive():
             new = find_new(lines_by_conversation, self.read_lines)
             added = [(name, line) for name, lines in new.items() for line in bytes(lines).splitlines(keepends=True)]
@@ -272,14 +277,12 @@ class MemoryTable:
 
     # Syncing
 
+    @_perform
     def sync(self) -> None:
         """Wait until the deferred changes are durable. Those that have failed are written again. StoreError if one fails.
 
         On the event loop, in plain code, this cannot wait: it only writes again what has failed.
         """
-        self._perform(self._sync)
-
-    def _sync(self) -> None:
         changes = [change for change in self._changes if not change.is_awaited]
         for change in changes:
             if change.commit.error is not None:
@@ -296,13 +299,11 @@ class MemoryTable:
         """Sync, for a turn that ends."""
         await self.run(self.sync)
 
+    @_perform
     def fold(self) -> None:
         """Complete what is on its way, and drop what was cached. The agent may then pass on to another process."""
-        self._perform(self._fold)
-
-    def _fold(self) -> None:
         try:
-            self._sync()
+            self.sync()
         finally:
             self._forget_sizes()
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ...contracts import Interaction
-from ...contracts.base import utc_now
+from ...contracts.times import utc_now
 from ...domain.environment.installation import install_hint
 from ...domain.history import turn_text
 from ...domain.texts.text import extract_keywords, keyword_coverage

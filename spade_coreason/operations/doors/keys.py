@@ -1,6 +1,11 @@
-"""The operations on keys, with which programs reach agents by a door.
+"""Create, list, rotate or revoke the keys with which programs ask agents over HTTP.
 
-The secret of a key is in the result that makes it, once. It is not stored, and is in no log and no audit trail.
+A key is for one or several agents, and ends by itself after 90 days. It stands for itself: agents know its caller as
+NAME@callers.invalid, with memories and quotas of its own. With --jid it stands for a person. It asks under their quotas then,
+and sees nothing of theirs.
+
+The platform stores a hash of the secret only. `create` and `rotate` print the secret, once. An agent is behind a door if its
+`doors` in the configuration name it.
 """
 
 from __future__ import annotations
@@ -11,26 +16,29 @@ from datetime import datetime, timedelta
 from typing import Annotated, Literal, TypeAlias
 from uuid import uuid4
 
-from pydantic import Field
+from annotated_types import Gt, Le, MaxLen, MinLen
 
-from ...contracts.base import utc_now
+from ... import storage
+from ...contracts.times import utc_now
 from ...domain.callers import WEBHOOK_PREFIX, caller_address, refuse_caller
 from ...domain.jid import bare_jid, parse_jid
 from ...domain.preferences import PREFERENCES_SCOPE, Preferences
 from ...domain.texts.translation import translate, use_language
 from ...exceptions import ConfigError
-from ...storage import (
-    USERS_BY_HEADER,
-    KeyRepository,
-    StoredKey,
-    StoredNotification,
-    from_micros,
-    hash_secret,
-    make_secret,
-)
-from ..definition import Arguments, Call, NoArguments, operation
+from ..definition import About, Arguments, Call, NoArguments, operation
 from ..host import OperationHost
-from .named_secrets import KEEP_S, MAX_KEEP_S, check_name, find_agent, name_revoked, name_taken, name_unknown
+from ..view import View
+from .named_secrets import (
+    KEEP_S,
+    OverlapSeconds,
+    check_name,
+    find_agent,
+    find_named,
+    name_revoked,
+    name_taken,
+    store_change,
+    store_new,
+)
 
 LIFETIME_S, MAX_LIFETIME_S = 90 * 86_400, 3_660 * 86_400
 """The default lifetime of a key, and the longest."""
@@ -83,10 +91,22 @@ class NewKey(Arguments):
     """
 
     name: str
-    agents: Annotated[list[str], Field(min_length=1, max_length=100)]
-    account: str = ""
-    lifetime_s: Annotated[int, Field(gt=0, le=MAX_LIFETIME_S)] | None = LIFETIME_S
-    users_by_header: bool = False
+    agents: Annotated[
+        list[str],
+        MinLen(1),
+        MaxLen(100),
+        About("An agent that the key may ask: its JID, or its name alone. Repeat it for several.", "AGENT", "agent"),
+    ]
+    account: Annotated[str, About("The person for whom the key asks. They are told by chat.", "JID", "jid")] = ""
+    lifetime_s: Annotated[
+        int | None,
+        Gt(0),
+        Le(MAX_LIFETIME_S),
+        About('The time until the key ends: "12h", "90d" or "never".', "DURATION", "expires"),
+    ] = LIFETIME_S
+    users_by_header: Annotated[bool, About("For a front end: a header of each request names the person for whom it asks.")] = (
+        False
+    )
 
 
 class OfKey(Arguments):
@@ -99,111 +119,150 @@ class RotateKey(Arguments):
     """A key that gets a new secret. The secret of before is accepted for `keep_s` seconds, a day without it."""
 
     name: str
-    keep_s: Annotated[int, Field(ge=0, le=MAX_KEEP_S)] = KEEP_S
+    keep_s: OverlapSeconds = KEEP_S
 
 
-@operation("keys.create", is_change=True)
+@operation(
+    "keys.create",
+    is_change=True,
+    view=View(
+        examples=[
+            "keys create website --agent notes",
+            "keys create editor --agent coder --jid carol@example.com --expires 30d",
+            "keys create ci --agent release --expires never > secret.txt",
+        ],
+        given=["name"],
+        creates_directory=True,
+    ),
+)
 async def create_key(call: Call, arguments: NewKey) -> IssuedKey:
-    """Create a key for agents. Its secret is in the result, and nowhere else. A person for whom it stands is told."""
+    """Create a key. Its secret is in the result, and nothing shows it again. It works at once.
+
+    NAME is 1 to 40 of a-z, 0-9 and "-". It is used once: no later key can have it.
+
+    The secret is printed. If standard output is no terminal, it gets the secret and nothing else.
+
+    With --users-by-header, each person has conversations and memories of their own. Use it for a front end that many people
+    share, such as Open WebUI.
+    """
     name, host, now = arguments.name, call.host, utc_now()
     check_name("key", name)
     if name.startswith(WEBHOOK_PREFIX):
         raise ConfigError("name", f"names that begin with {WEBHOOK_PREFIX} are those of webhooks; choose another name")
     known = await host.list_agents()
     agents = list(dict.fromkeys(find_agent(known, agent, "agents") for agent in arguments.agents))
-    account = await _check_account(host, arguments.account)
+    account = await check_account(host, arguments.account)
     if account and arguments.users_by_header:
         raise ConfigError("users_by_header", "a key for one person cannot ask for others too; leave out one of the two")
-    keys = KeyRepository(host.repository(agents[0]).database)
+    keys = storage.KeyRepository(host.repository(agents[0]).database)
     if await keys.find(name) is not None:
         raise name_taken("key", name)
-    users = USERS_BY_HEADER if arguments.users_by_header else ""
-    secret = make_secret()
-    new = keys.make(name, agents, account, hash_secret(secret), users=users, created_by=call.actor.name, now=now)
+    users = storage.USERS_BY_HEADER if arguments.users_by_header else ""
+    secret = storage.make_secret()
+    new = keys.make(name, agents, account, storage.hash_secret(secret), users=users, created_by=call.actor.name, now=now)
     if arguments.lifetime_s is not None:
         new = new.until(now + timedelta(seconds=arguments.lifetime_s))
     await _record(call, "keys.create", new)
-    commit = keys.create(new, await _make_notice(call, new, now, is_new=True))
-    commit.on_stored(lambda is_stored: host.take_key(new) if is_stored else None)
-    if not await commit:
-        raise name_taken("key", name)
+    await store_new(call, "key", new, keys.create(new, await _make_notice(call, new, now, is_new=True)))
     await _wake_notice(host, new)
     return IssuedKey(secret, _summary(new, now))
 
 
-@operation("keys.list")
+def _describe_agents(key: ListedKey) -> str:
+    return ", ".join([*key.agents, *(f"{agent} (rejected)" for agent in key.withdrawn)])
+
+
+@operation(
+    "keys.list",
+    view=View(
+        examples=["keys list"],
+        things="keys",
+        columns=[
+            "name",
+            ("agents", _describe_agents),
+            ("for", lambda key: key.account or ("people of a front end" if key.users_by_header else "itself")),
+            ("created", "created_at"),
+            ("expires", lambda key: key.expires_at or "never"),
+            ("last used", lambda key: key.last_used_at or "never"),
+            "state",
+        ],
+        links=["keys.rotate", "keys.revoke"],
+        beside=["keys.create", "webhooks.list"],
+    ),
+)
 async def list_keys(call: Call, arguments: NoArguments) -> list[ListedKey]:
-    """List all keys by name, with those that are revoked or expired. No secret is shown."""
+    """List all keys without their secrets, with those that are expired or revoked.
+
+    The last use is up to a minute old.
+    """
     if call.host.database is None:
         return []
     now = utc_now()
-    return [_summary(stored, now) for stored in await KeyRepository(call.host.database).load_all()]
+    return [_summary(stored, now) for stored in await storage.KeyRepository(call.host.database).load()]
 
 
-@operation("keys.rotate", is_change=True)
+@operation(
+    "keys.rotate",
+    is_change=True,
+    view=View(examples=["keys rotate website", "keys rotate website --keep 0"], given=["name"]),
+)
 async def rotate_key(call: Call, arguments: RotateKey) -> IssuedKey:
-    """Give a key a new secret and its whole lifetime again. The secret of before is accepted for a time.
+    """Give a key a new secret, which is in the result. Its time begins again, with the length that it had.
 
-    So a program can be given the new one without a gap. A person for whom the key stands is told.
+    NAME is from `keys list`. The old secret works for --keep, so that the program can get the new one without a gap. A person
+    for whom the key stands is told.
     """
     host, now = call.host, utc_now()
-    keys, stored = await _find(host, arguments.name)
+    database, stored = await find_named(host, storage.KeyRepository, "key", arguments.name)
+    keys = storage.KeyRepository(database)
     if stored.revoked_at is not None:
         raise name_revoked("key", stored.name)
     await _record(call, "keys.rotate", stored)
-    secret = make_secret()
-    commit = keys.rotate(
-        stored.name,
-        hash_secret(secret),
-        keep=timedelta(seconds=arguments.keep_s),
-        now=now,
-        notice=await _make_notice(call, stored, now, is_new=False),
-    )
-    commit.on_stored(lambda rotated: None if rotated is None else host.take_key(rotated))
-    if (rotated := await commit) is None:
-        raise name_revoked("key", stored.name)
+    secret = storage.make_secret()
+    notice, keep = await _make_notice(call, stored, now, is_new=False), timedelta(seconds=arguments.keep_s)
+    commit = keys.rotate(stored.name, storage.hash_secret(secret), keep=keep, now=now, notice=notice)
+    rotated = await store_change(call, "key", stored.name, commit)
     await _wake_notice(host, rotated)
     return IssuedKey(secret, _summary(rotated, now))
 
 
-@operation("keys.revoke", is_change=True)
+@operation(
+    "keys.revoke",
+    is_change=True,
+    view=View(examples=["keys revoke website"], given=["name"], done="The key {name} is revoked."),
+)
 async def revoke_key(call: Call, arguments: OfKey) -> ListedKey:
-    """Revoke a key for good, at once. What it asks is cancelled or not answered, and no other key can have its name."""
-    host, now = call.host, utc_now()
-    keys, stored = await _find(host, arguments.name)
+    """Revoke a key for good, at once.
+
+    NAME is from `keys list`. What its callers ask at this moment is cancelled. Their conversations stay stored.
+    """
+    now = utc_now()
+    database, stored = await find_named(call.host, storage.KeyRepository, "key", arguments.name)
     if stored.revoked_at is None:
         await _record(call, "keys.revoke", stored)
-    commit = keys.revoke(stored.name, now)
-    commit.on_stored(lambda revoked: None if revoked is None else host.take_key(revoked))
-    return _summary(await commit or stored, now)
+    return _summary(await store_change(call, "key", stored.name, storage.KeyRepository(database).revoke(stored.name, now)), now)
 
 
-async def _check_account(host: OperationHost, account: str) -> str:
+async def check_account(host: OperationHost, account: str, place: str = "account") -> str:
+    """Return the bare JID of a person; "" without one. Raise ConfigError at a place if it is none."""
     if not account:
         return ""
     try:
         person = bare_jid(parse_jid(refuse_caller(account)))
     except ValueError as error:
-        raise ConfigError("account", str(error)) from error
+        raise ConfigError(place, str(error)) from error
     if person in await host.list_agents():
-        raise ConfigError("account", f"{person} is an agent; give the JID of a person, or none")
+        raise ConfigError(place, f"{person} is an agent; give the JID of a person, or none")
     return person
 
 
-async def _find(host: OperationHost, name: str) -> tuple[KeyRepository, StoredKey]:
-    keys = None if host.database is None else KeyRepository(host.database)
-    if keys is None or (stored := await keys.find(name)) is None:
-        raise name_unknown("key", name)
-    return keys, stored
-
-
-async def _record(call: Call, action: str, stored: StoredKey) -> None:
+async def _record(call: Call, action: str, stored: storage.StoredKey) -> None:
     """Write an entry to the trail of each agent of a key."""
     for agent in stored.agent_jids:
         await call.record(agent, action, f"key {stored.name}", person=stored.account)
 
 
-async def _make_notice(call: Call, stored: StoredKey, now: datetime, *, is_new: bool) -> StoredNotification | None:
+async def _make_notice(call: Call, stored: storage.StoredKey, now: datetime, *, is_new: bool) -> storage.Task | None:
     """Make the notification by which the first agent of a key tells the person for whom it stands; None without one."""
     if not (person := stored.account):
         return None
@@ -225,34 +284,30 @@ async def _make_notice(call: Call, stored: StoredKey, now: datetime, *, is_new: 
         )
     # In the form of a question: those also come to people who want no notifications.
     content = json.dumps({"question": text, "choices": []}, ensure_ascii=False)
-    return repository.notifications.make(str(uuid4()), person, None, "", content, now)
+    return repository.notifications.make_notification(str(uuid4()), person, None, "", content, now)
 
 
-async def _wake_notice(host: OperationHost, stored: StoredKey) -> None:
-    if stored.account and (running := await host.running_agent(stored.agent_jids[0])) is not None:
-        await running.wake_notifications()
+async def _wake_notice(host: OperationHost, stored: storage.StoredKey) -> None:
+    if stored.account:
+        await (await host.open_agent(stored.agent_jids[0])).wake_notifications()
 
 
-def _summary(stored: StoredKey, now: datetime) -> ListedKey:
+def _summary(stored: storage.StoredKey, now: datetime) -> ListedKey:
     state: KeyState = "live" if stored.is_live(now) else "expired" if stored.revoked_at is None else "revoked"
-    previous_until = _moment(stored.previous_until)
+    previous_until = storage.from_micros_or_none(stored.previous_until)
     return ListedKey(
         stored.name,
         caller_address(stored.name),
         stored.agent_jids,
         stored.withdrawn_jids,
         stored.account,
-        stored.users == USERS_BY_HEADER,
+        stored.users == storage.USERS_BY_HEADER,
         state,
-        from_micros(stored.created_at),
+        storage.from_micros(stored.created_at),
         stored.created_by,
-        from_micros(stored.issued_at),
-        _moment(stored.expires_at),
+        storage.from_micros(stored.issued_at),
+        storage.from_micros_or_none(stored.expires_at),
         previous_until if state == "live" and previous_until is not None and previous_until > now else None,
-        _moment(stored.revoked_at),
-        _moment(stored.last_used_at),
+        storage.from_micros_or_none(stored.revoked_at),
+        storage.from_micros_or_none(stored.last_used_at),
     )
-
-
-def _moment(micros: int | None) -> datetime | None:
-    return None if micros is None else from_micros(micros)

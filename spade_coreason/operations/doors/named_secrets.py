@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import Literal, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Annotated, Literal, TypeAlias, TypeVar
 
+from annotated_types import Ge, Le
+
+from ... import storage
 from ...domain.jid import local_part
 from ...exceptions import ConfigError
-from ..host import describe_agents
+from ..definition import About, Call
+from ..host import OperationHost, describe_agents
 
+T = TypeVar("T", "storage.StoredKey", "storage.StoredWebhook")
 Kind: TypeAlias = Literal["key", "webhook"]
 
 KEEP_S, MAX_KEEP_S = 86_400, 30 * 86_400
 """The default time for which the secret of before is accepted after a rotation, and the longest."""
+OverlapSeconds: TypeAlias = Annotated[
+    int, Ge(0), Le(MAX_KEEP_S), About('The time for which the old secret works; "0" ends it now.', "DURATION", "keep")
+]
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,39}", re.ASCII)
 
 
@@ -24,9 +32,14 @@ def check_name(kind: Kind, name: str, reserved: str = "") -> None:
         raise ConfigError("name", problem)
 
 
-def name_unknown(kind: Kind, name: str) -> ConfigError:
-    """Return the error for a name that nothing has."""
-    return ConfigError("name", f"there is no {kind} {name!r:.60}; `spade-coreason {kind}s list` shows all")
+async def find_named(
+    host: OperationHost, open_rows: Callable[[storage.Database], storage.RowRepository[T]], kind: Kind, name: str
+) -> tuple[storage.Database, T]:
+    """Return the key or webhook with a name, and its database. Raise ConfigError for a name that nothing has."""
+    database = host.database
+    if database is None or (stored := await open_rows(database).find(name)) is None:
+        raise ConfigError("name", f"there is no {kind} {name!r:.60}; `spade-coreason {kind}s list` shows all")
+    return database, stored
 
 
 def name_taken(kind: Kind, name: str) -> ConfigError:
@@ -38,6 +51,23 @@ def name_taken(kind: Kind, name: str) -> ConfigError:
 def name_revoked(kind: Kind, name: str) -> ConfigError:
     """Return the error for a rotation of what is revoked."""
     return ConfigError("name", f"the {kind} {name} is revoked for good; create another one, with another name")
+
+
+async def store_new(
+    call: Call, kind: Kind, new: storage.StoredKey | storage.StoredWebhook, commit: storage.Commit[bool]
+) -> None:
+    """Wait until a new key or webhook is stored, and let the doors take it. Raise ConfigError if its name is taken."""
+    commit.on_stored(lambda is_stored: call.host.take_secret(new) if is_stored else None)
+    if not await commit:
+        raise name_taken(kind, new.name)
+
+
+async def store_change(call: Call, kind: Kind, name: str, commit: storage.Commit[T | None]) -> T:
+    """Wait until a change is stored, let the doors take it, and return it. Raise ConfigError if the name is revoked."""
+    commit.on_stored(lambda changed: None if changed is None else call.host.take_secret(changed))
+    if (changed := await commit) is None:
+        raise name_revoked(kind, name)
+    return changed
 
 
 def find_agent(known: Sequence[str], name: str, argument: str) -> str:

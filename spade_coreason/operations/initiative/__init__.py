@@ -1,1 +1,1 @@
-"""The operations on the initiative of agents: notifications, schedules and questions."""
+"""The operations on the initiative of agents: notifications, schedules, questions and topics."""

@@ -1,22 +1,21 @@
-"""The operations on notifications: what agents send first. Their contents are private, and not shown."""
+"""List what agents send without being asked, and send it again or delete it.
+
+A notification is listed without its content, for seven days after its last change. `retry` and `drop` write an entry to the
+audit trail of the agent.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, NoReturn
+from typing import Annotated, Literal, TypeAlias
 
-from pydantic import Field
-
-from ...contracts import NotificationState
-from ...contracts.base import utc_now
+from ... import contracts, storage
 from ...exceptions import ConfigError
-from ...storage import StoredNotification
-from ..definition import Arguments, Call, operation
-from ..host import OperationHost, stored_agents
-
-MAX_LISTED = 1000
-MIN_ID_CHARACTERS = 8
+from ..definition import About, Call, operation
+from ..host import OperationHost
+from ..lists import OfId, Page, find_row, load_newest, raise_missing
+from ..view import View, format_time, short_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +26,7 @@ class ListedNotification:
     agent: str
     person: str
     """The bare JID of the person or the room."""
-    state: NotificationState
+    state: contracts.NotificationState
     reason: str
     """One line: why it is in its state, and what to do; "" if it waits or is sent."""
     attempts: int
@@ -36,84 +35,94 @@ class ListedNotification:
     changed_at: datetime
 
 
-class Notifications(Arguments):
-    """The notifications of agents, all without a name; of a person (a JID), and in a state, if these are given."""
-
-    agent: str | None = None
-    person: str | None = None
-    state: NotificationState | None = None
-    limit: Annotated[int, Field(ge=1, le=MAX_LISTED)] = 100
+NotificationStateName: TypeAlias = Literal["waiting", "sent", "bounced", "failed", "refused"]
 
 
-@operation("notifications.list")
-async def list_notifications(call: Call, arguments: Notifications) -> list[ListedNotification]:
-    """List notifications, the newest first, without their contents."""
-    found = [
-        stored
-        for agent in await stored_agents(call.host, arguments.agent)
-        for stored in await call.host.repository(agent).notifications.load_newest(
-            arguments.person, arguments.state, limit=arguments.limit
-        )
-    ]
-    found.sort(key=lambda stored: stored.created_at, reverse=True)
-    return [_summary(stored) for stored in found[: arguments.limit]]
+class ListNotifications(Page):
+    """The notifications of agents: those of a person (a JID) and in a state, if these are given."""
+
+    state: Annotated[NotificationStateName | None, About("Only those in this state.")] = None
 
 
-class OfNotification(Arguments):
-    """A notification, by its id or the first characters of it, 8 at least."""
-
-    id: Annotated[str, Field(min_length=MIN_ID_CHARACTERS, max_length=36)]
-    agent: str | None = None
+def _describe_reason(one: ListedNotification) -> str:
+    due = f"due {format_time(one.due_at)}" if one.state == "waiting" else ""
+    return "; ".join(filter(None, (due, one.reason)))
 
 
-@operation("notifications.retry", is_change=True)
-async def retry_notification(call: Call, arguments: OfNotification) -> ListedNotification:
-    """Send a notification again, unless it is waiting: now, or at the next start of the platform."""
-    stored = await _find(call.host, arguments)
-    if stored.state == NotificationState.WAITING:
-        due = f"{stored.to_public().due_at:%Y-%m-%d %H:%M} UTC"
-        raise ConfigError("id", f"the notification {stored.notification_id} is still waiting; it is sent at {due}")
-    await call.record(stored.agent, "notifications.retry", f"notification {stored.notification_id}", person=stored.person)
-    if (running := await call.host.running_agent(stored.agent, changes=True)) is not None:
-        if not await running.retry_notification(stored.notification_id):
-            _raise_missing(arguments.id)
-    else:
-        now = utc_now()
-        again = stored.moved(NotificationState.WAITING, now, due_at=now)._replace(attempts=0)
-        await call.host.repository(stored.agent).notifications.save(again)
-    return _summary(await _find(call.host, arguments))
+@operation(
+    "notifications.list",
+    view=View(
+        examples=["notifications list --agent kitchen", "notifications list --state bounced"],
+        things="notifications",
+        cursor="id",
+        columns=[("id", short_id), "agent", "person", "state", ("since", "changed_at"), ("reason", _describe_reason)],
+        texts=["reason"],
+        links=["notifications.retry", "notifications.drop"],
+    ),
+)
+async def list_notifications(call: Call, arguments: ListNotifications) -> list[ListedNotification]:
+    """List notifications without their contents, the newest first, with their states and reasons."""
+    kind = storage.NOTIFICATION
+    found = await load_newest(call.host, storage.TaskQueue, kind, arguments, kind=kind, state=arguments.state)
+    return list(map(_summary, found))
 
 
-@operation("notifications.drop", is_change=True)
-async def drop_notification(call: Call, arguments: OfNotification) -> ListedNotification:
-    """Delete a notification. One that waits is not sent."""
-    stored = await _find(call.host, arguments)
-    await call.record(stored.agent, "notifications.drop", f"notification {stored.notification_id}", person=stored.person)
-    if (running := await call.host.running_agent(stored.agent, changes=True)) is not None:
-        await running.drop_notification(stored.notification_id)
-    else:
-        await call.host.repository(stored.agent).notifications.delete(stored.notification_id)
+@operation(
+    "notifications.retry",
+    is_change=True,
+    view=View(
+        examples=["notifications retry 1f0c9a77"],
+        given=["id"],
+        done="The notification to {person} will be sent again; `spade-coreason notifications list` shows its state.",
+        offered=lambda row: row.state != "waiting",
+    ),
+)
+async def retry_notification(call: Call, arguments: OfId) -> ListedNotification:
+    """Send a notification again, for example one that has bounced.
+
+    It is sent now, or at the next start if the platform does not run. A notification that is still waiting cannot be sent
+    again: it is sent when it is due.
+
+    ID is from `notifications list`.
+    """
+    stored = await find_task(call.host, arguments, storage.NOTIFICATION)
+    if stored.state == contracts.NotificationState.WAITING:
+        due = f"{stored.due:%Y-%m-%d %H:%M} UTC"
+        raise ConfigError("id", f"the notification {stored.key} is still waiting; it is sent at {due}")
+    await call.record(stored.agent, "notifications.retry", f"notification {stored.key}", person=stored.owner)
+    if not await (await call.host.open_agent(stored.agent, changes=True)).notifications.retry(stored.key):
+        raise_missing(arguments.id, storage.NOTIFICATION)
+    return _summary(await find_task(call.host, arguments, storage.NOTIFICATION))
+
+
+@operation(
+    "notifications.drop",
+    is_change=True,
+    view=View(
+        examples=["notifications drop 1f0c9a77"],
+        given=["id"],
+        question="delete the notification {id}",
+        done="The notification to {person} is deleted.",
+    ),
+)
+async def drop_notification(call: Call, arguments: OfId) -> ListedNotification:
+    """Delete a notification. One that waits is not sent.
+
+    ID is from `notifications list`.
+    """
+    stored = await find_task(call.host, arguments, storage.NOTIFICATION)
+    await call.record(stored.agent, "notifications.drop", f"notification {stored.key}", person=stored.owner)
+    await (await call.host.open_agent(stored.agent, changes=True)).notifications.drop(stored.key)
     return _summary(stored)
 
 
-async def _find(host: OperationHost, arguments: OfNotification) -> StoredNotification:
-    found = [
-        stored
-        for agent in await stored_agents(host, arguments.agent)
-        for stored in await host.repository(agent).notifications.find_by_prefix(arguments.id.lower())
-    ]
-    if len(found) != 1:
-        _raise_missing(arguments.id, has_many=bool(found))
-    return found[0]
+async def find_task(host: OperationHost, arguments: OfId, kind: str) -> storage.Task:
+    """Return the one task of a kind that is meant. ConfigError without it."""
+    return await find_row(host, storage.TaskQueue, arguments.agent, arguments.id, kind, kind=kind)
 
 
-def _raise_missing(ident: str, *, has_many: bool = False) -> NoReturn:
-    problem = "several notifications begin with" if has_many else "there is no notification"
-    raise ConfigError("id", f"{problem} {ident}; `notifications list` shows them, for seven days after their last change")
-
-
-def _summary(stored: StoredNotification) -> ListedNotification:
-    found = stored.to_public()
+def _summary(stored: storage.Task) -> ListedNotification:
+    found = storage.to_notification(stored)
     return ListedNotification(
         found.id,
         stored.agent,

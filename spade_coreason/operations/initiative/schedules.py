@@ -1,18 +1,21 @@
-"""The operations on schedules: reminders, jobs, and the methods of agents that run at times."""
+"""List reminders, jobs and what agents do at times; cancel one, or run it now.
+
+A schedule is listed without its payload. `cancel` and `run` write an entry to the audit trail of the agent.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, NoReturn
+from typing import Annotated
 
-from pydantic import Field
-
-from ...exceptions import ConfigError, ServerError
-from ...storage import StoredSchedule, from_micros
-from ..definition import PERSON, Arguments, Call, operation
-from ..host import OperationHost, stored_agents
-from .notifications import MAX_LISTED, MIN_ID_CHARACTERS
+from ... import storage
+from ...exceptions import ConfigError
+from ..definition import PERSON, About, Call, OfAgents, operation
+from ..host import OperationHost, require_agent
+from ..lists import Limit, OfId, load_page, raise_missing
+from ..view import View, short_id
+from .notifications import find_task
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,100 +40,134 @@ class ListedSchedule:
     due_at: datetime
 
 
-class Schedules(Arguments):
-    """The schedules of agents, all without a name; and of one owner (a bare JID), if it is given."""
+class ListSchedules(OfAgents):
+    """The schedules of agents: those of one owner (a bare JID), if it is given. They are listed in the order of their times."""
 
-    agent: str | None = None
-    owner: str | None = None
-    limit: Annotated[int, Field(ge=1, le=MAX_LISTED)] = 100
-
-
-@operation("schedules.list")
-async def list_schedules(call: Call, arguments: Schedules) -> list[ListedSchedule]:
-    """List schedules, the next due ones first, without their payloads."""
-    found = [
-        stored
-        for agent in await stored_agents(call.host, arguments.agent)
-        for stored in await call.host.repository(agent).schedules.load_all(arguments.owner, limit=arguments.limit)
-    ]
-    found.sort(key=lambda stored: stored.due_at)
-    return [await _summary(call.host, stored) for stored in found[: arguments.limit]]
+    owner: Annotated[str | None, About("Only those of this person, room or agent.", "ADDRESS")] = None
+    limit: Limit = 100
+    after: Annotated[str | None, About("List what follows this id, or is due after this time.", "ID|TIME")] = None
 
 
-class OfSchedule(Arguments):
-    """A schedule, by its id or the first characters of it, 8 at least."""
+@operation(
+    "schedules.list",
+    view=View(
+        examples=["schedules list --agent kitchen"],
+        things="schedules",
+        cursor="id",
+        columns=[
+            ("id", short_id),
+            "agent",
+            "kind",
+            ("of", lambda one: one.owner if one.owner != one.agent else ""),
+            ("due", "due_at"),
+            ("times", lambda one: f"{one.cron} {one.zone}".strip()),
+            ("state", lambda one: one.reason or (one.state if one.runs else "the agent does not run")),
+        ],
+        texts=["state"],
+        prefers_running=True,
+        links=["schedules.run", "schedules.cancel"],
+    ),
+)
+async def list_schedules(call: Call, arguments: ListSchedules) -> list[ListedSchedule]:
+    """List schedules without their payloads, the next due ones first.
 
-    id: Annotated[str, Field(min_length=MIN_ID_CHARACTERS, max_length=36)]
-    agent: str | None = None
+    Those of an agent that is not in the configuration are listed, and do not run.
+    """
+    found = await load_page(
+        call.host,
+        storage.ScheduleRows,
+        storage.SCHEDULE,
+        arguments.agent,
+        person=arguments.owner,
+        limit=arguments.limit,
+        cursor=arguments.after,
+        place="after",
+        kind=storage.SCHEDULE,
+    )
+    runs = {agent: await _runs(call.host, agent) for agent in {stored.agent for stored in found}}
+    return [_summary(stored, runs[stored.agent]) for stored in found]
 
 
-class CancelledSchedule(OfSchedule):
+class CancelledSchedule(OfId):
     """A schedule to cancel; only if it is of a person (a bare JID), who is given."""
 
     person: str | None = None
 
 
-@operation("schedules.cancel", PERSON, is_change=True)
+def _name(one: ListedSchedule) -> str:
+    owner = "its own" if one.owner == one.agent else f"of {one.owner}"
+    return f"The schedule {short_id(one)} of {one.agent} ({one.kind}, {owner})"
+
+
+@operation(
+    "schedules.cancel",
+    PERSON,
+    is_change=True,
+    view=View(
+        examples=["schedules cancel 1f0c9a77"],
+        given=["id"],
+        question="cancel the schedule {id}",
+        done=lambda one: f"{_name(one)} is cancelled.",
+    ),
+)
 async def cancel_schedule(call: Call, arguments: CancelledSchedule) -> ListedSchedule:
-    """Cancel a schedule. One of `@every` comes back at the next start of its agent."""
-    stored = await _find(call.host, arguments)
+    """Cancel a schedule. One of `@every` comes back at the next start of its agent.
+
+    ID is from `schedules list`.
+    """
+    stored = await find_task(call.host, arguments, storage.SCHEDULE)
     if arguments.person not in (None, stored.owner):
-        _raise_missing(arguments.id)
-    await call.record(stored.agent, "schedules.cancel", f"schedule {stored.schedule_id}", person=_person_of(stored))
-    running = await call.host.running_agent(stored.agent, changes=True)
-    cancel = call.host.repository(stored.agent).schedules.delete if running is None else running.cancel_schedule
-    if not await cancel(stored.schedule_id):
-        _raise_missing(arguments.id)  # it has come due meanwhile
-    return await _summary(call.host, stored)
+        raise_missing(arguments.id, storage.SCHEDULE)
+    await call.record(stored.agent, "schedules.cancel", f"schedule {stored.key}", person=_person_of(stored))
+    if not await (await call.host.open_agent(stored.agent, changes=True)).schedules.cancel(stored.key):
+        raise_missing(arguments.id, storage.SCHEDULE)  # it has come due meanwhile
+    return _summary(stored, await _runs(call.host, stored.agent))
 
 
-@operation("schedules.run", is_change=True, needs_platform=True)
-async def run_schedule(call: Call, arguments: OfSchedule) -> ListedSchedule:
-    """Run a schedule now. One that repeats goes on with its next due time, and one with a single due time is over."""
-    stored = await _find(call.host, arguments)
-    running = await call.host.running_agent(stored.agent, changes=True)
-    if running is None:
-        raise ServerError(f"{stored.agent} does not run here; add it to the configuration and start it, then run the schedule")
-    await call.record(stored.agent, "schedules.run", f"schedule {stored.schedule_id}", person=_person_of(stored))
+@operation(
+    "schedules.run",
+    is_change=True,
+    needs_platform=True,
+    view=View(examples=["schedules run 1f0c9a77"], given=["id"], done=lambda one: f"{_name(one)} runs now."),
+)
+async def run_schedule(call: Call, arguments: OfId) -> ListedSchedule:
+    """Run a schedule now.
+
+    One that repeats goes on with its next due time, and one with a single due time is over.
+
+    ID is from `schedules list`.
+    """
+    stored = await find_task(call.host, arguments, storage.SCHEDULE)
+    running = await require_agent(call.host, stored.agent, "run the schedule")
+    await call.record(stored.agent, "schedules.run", f"schedule {stored.key}", person=_person_of(stored))
     try:
-        if not await running.run_schedule(stored.schedule_id):
-            _raise_missing(arguments.id)
+        if not await running.schedules.run_now(stored.key):
+            raise_missing(arguments.id, storage.SCHEDULE)
     except ValueError as error:
         raise ConfigError("id", f"it is refused now: {error}") from error
-    return await _summary(call.host, stored)
+    return _summary(stored, await _runs(call.host, stored.agent))
 
 
-async def _find(host: OperationHost, arguments: OfSchedule) -> StoredSchedule:
-    found = [
-        stored
-        for agent in await stored_agents(host, arguments.agent)
-        for stored in await host.repository(agent).schedules.find_by_prefix(arguments.id.lower())
-    ]
-    if len(found) != 1:
-        _raise_missing(arguments.id, has_many=bool(found))
-    return found[0]
-
-
-def _raise_missing(ident: str, *, has_many: bool = False) -> NoReturn:
-    problem = "several schedules begin with" if has_many else "there is no schedule"
-    raise ConfigError("id", f"{problem} {ident}; `schedules list` shows them")
-
-
-def _person_of(stored: StoredSchedule) -> str:
+def _person_of(stored: storage.Task) -> str:
     return "" if stored.owner == stored.agent else stored.owner
 
 
-async def _summary(host: OperationHost, stored: StoredSchedule) -> ListedSchedule:
+async def _runs(host: OperationHost, agent: str) -> bool:
+    return not host.is_running or await host.running_agent(agent) is not None
+
+
+def _summary(stored: storage.Task, runs: bool) -> ListedSchedule:
+    values = stored.values
     return ListedSchedule(
-        stored.schedule_id,
+        stored.key,
         stored.agent,
-        stored.kind,
+        values["kind"],
         stored.owner,
-        stored.cron,
-        stored.zone,
+        values["cron"],
+        values["zone"],
         stored.state,
         stored.reason,
-        not host.is_running or await host.running_agent(stored.agent) is not None,
-        from_micros(stored.created_at),
+        runs,
+        storage.from_micros(stored.created_at),
         stored.due,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from ...domain.forms.fields import Choice, Field, FieldError, FieldKind
 from ...domain.questions import FoundAnswer, describe_asker, escape_turned
@@ -44,6 +44,11 @@ _LABEL = N_("your answer")
 _TEXT = Field("text", _LABEL, is_required=True)
 _REASON = Field("reason", N_("why, for the person who asked"), default="")
 _CONFIRMATION = Field(CONFIRMED, N_("Yes, approve it"), "yes or no", default=False)
+_TAKEN = {
+    "": N_("Thank you. I go on with it."),
+    "approve": N_("Approved. It runs now."),
+    "deny": N_("Denied. It does not run."),
+}
 _OUTCOMES: Mapping[AnswerOutcome, str] = {
     "too late": N_("{person} was first. Your answer changes nothing."),
     "no right": N_("You may not answer this any more. Please ask my operator."),
@@ -63,7 +68,7 @@ async def _answer(invocation: Invocation) -> CommandResult:
     answered = await invocation.perform(answer_question, given)
     if answered.outcome == "taken" and answered.is_own:
         return CommandResult("")  # what they have asked for follows
-    return _describe(answered, invocation.owner)
+    return describe_outcome(answered, invocation.owner)
 
 
 def _read_answer(values: Mapping[str, Any]) -> str:
@@ -79,15 +84,16 @@ async def _decide(invocation: Invocation, *, is_approved: bool) -> CommandResult
     values, reason = invocation.values, invocation.values.get("reason") or ""
     if not values.get("code"):
         return _nothing_is_open()
+    if page := invocation.context.approvals_page:
+        text = N_("A text is not enough here: anyone could write it in your name. Press the button on the page: {url}")
+        return CommandResult(translate(text, url=page), is_error=True)
     if not values.get(CONFIRMED, True):
         return CommandResult(translate("Nothing is decided."))
     _check_length("reason", reason, MAX_REASON_CHARACTERS)
     code, jid, person = values["code"][:MAX_CODE_CHARACTERS], invocation.context.jid, invocation.owner
     given = OwnDecision(agent=jid, person=person, code=code, is_approved=is_approved, reason=reason)
     answered = await invocation.perform(decide_approval, given)
-    if answered.outcome == "taken":
-        return CommandResult(translate("Approved. It runs now.") if is_approved else translate("Denied. It does not run."))
-    return _describe(answered, invocation.owner)
+    return describe_outcome(answered, invocation.owner, "approve" if is_approved else "deny")
 
 
 def _nothing_is_open() -> CommandResult:
@@ -186,9 +192,10 @@ def _make_field(name: str, label: str, schema: Mapping[str, Any], is_required: b
     return None if kind is None else Field(name, label, kind, is_required)
 
 
-def _describe(answered: Answered, person: str) -> CommandResult:
+def describe_outcome(answered: Answered, person: str, decision: Literal["", "approve", "deny"] = "") -> CommandResult:
+    """Return the reply to an answer of a person (a bare JID), or to their decision."""
     if answered.outcome == "taken":
-        return CommandResult(translate("Thank you. I go on with it."))
+        return CommandResult(translate(_TAKEN[decision]))
     if answered.outcome == "unsuitable":
         return CommandResult(translate("This does not answer the question: {problem}", problem=answered.problem), is_error=True)
     text = _OUTCOMES[answered.outcome]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 from ...domain.conversation import ConversationStatus
@@ -16,41 +16,40 @@ from ...domain.preferences import Preferences
 from ...domain.texts.durations import format_duration
 from ...domain.texts.translation import LANGUAGE, N_, translate, translate_plural
 from ...exceptions import ConfigError, UploadError
-from ...operations.access import admit_person, reject_person
-from ...operations.agents import ListUsage, list_usage, pause_agents, resume_agents
-from ...operations.conversations import ChangedConversation, end_conversation, reset_conversation
-from ...operations.definition import NoArguments, Operation
-from ...operations.initiative.questions import reassign_approval
-from ...operations.memory import OfAgents, OfConversation, RecallMemory, recall_memory
-from ...operations.people import OfWholePerson, delete_person, export_whole_person
-from ...operations.platform import LOG_LEVELS, SetLogLevel, set_log_level, show_log_level
+from ...operations.agents import ListUsage, list_usage
+from ...operations.definition import OfAgents, Operation
+from ...operations.doors.logins import OfAccount, create_login
+from ...operations.memory import RecallMemory, recall_memory
+from ...operations.people import OfWholePerson, export_whole_person
+from ...operations.platform import LOG_LEVELS, SetLogLevel, list_turns, set_log_level
 from ...operations.sessions import (
     ListSessions,
     OfPerson,
-    SessionSummary,
     ShowSession,
+    describe_conversations,
+    describe_state,
     export_sessions,
     list_sessions,
     show_session,
 )
-from ...operations.turns import list_turns
+from ...operations.table import OPERATIONS
+from ...operations.view import PERSON_FIELD, Slash
 from ..intake.admission import DELETION_NOTICE
 from .answers import COMMANDS_FOR_ANSWERS
 from .context import Invocation
-from .formatting import describe_deletion, describe_state, fence_json, format_conversation, format_memory, format_turn
-from .model import CONFIRMED, Command, CommandResult
+from .formatting import fence_json, format_memory, format_turn
+from .model import CONFIRMED, Command, CommandResult, ResultKind
 from .reminders import cancel_reminder, list_reminders
 
 _DEFAULT_TURNS = 10
 _MAX_TURNS = 200
-_DEFAULT_LISTED = 50
-_MAX_LISTED = 500
 _MAX_USAGE = 10
 _MAX_RUNNING = 20
 _MAX_EXPORT_TEXT_BYTES = 200_000
 _MAX_EXPORT_PROGRAM_BYTES = 16 * 1024 * 1024
 _DEFAULT = N_("default")
 _SWITCH = {"on": True, "off": False}
+_SWITCH_NAMES = ("thoughts", "streaming", "notifications")
 
 
 async def _help(invocation: Invocation) -> CommandResult:
@@ -65,6 +64,11 @@ async def _help(invocation: Invocation) -> CommandResult:
     lines += [f"{command.text}   {translate(command.description)}{_example(command)}" for command in invocation.commands]
     lines += ["", _typing_hint(invocation.context.prefixes), translate("Start a message with // to send its text to me.")]
     return CommandResult("\n".join(lines))
+
+
+async def _web(invocation: Invocation) -> CommandResult:
+    link = await invocation.perform(create_login, OfAccount(person=invocation.owner))
+    return CommandResult(translate("This link opens the chat in your browser, once and within two minutes:"), link=link)
 
 
 def _typing_hint(prefixes: tuple[str, ...]) -> str:
@@ -154,12 +158,7 @@ async def _new(invocation: Invocation) -> CommandResult:
 async def _conversations(invocation: Invocation) -> CommandResult:
     wanted = ListSessions(agent=invocation.context.jid, person=invocation.owner)
     found = await invocation.perform(list_sessions, wanted)
-    return _list(found, is_own=True)
-
-
-def _list(sessions: Sequence[SessionSummary], *, is_own: bool) -> CommandResult:
-    lines = [format_conversation(session, is_own=is_own) for session in sessions if session.turns]
-    return CommandResult("\n".join(lines) or translate("There are none."))
+    return CommandResult(describe_conversations(found, is_own=True))
 
 
 async def _history(invocation: Invocation) -> CommandResult:
@@ -189,22 +188,8 @@ async def _cancel(invocation: Invocation) -> CommandResult:
     )
 
 
-async def _forget(invocation: Invocation) -> CommandResult:
-    return (
-        CommandResult("", "forget this") if invocation.values[CONFIRMED] else CommandResult(translate("Nothing was deleted."))
-    )
-
-
-async def _forget_me(invocation: Invocation) -> CommandResult:
-    if not invocation.values[CONFIRMED]:
-        return CommandResult(translate("Nothing was deleted."))
-    return CommandResult("", "forget me")
-
-
-async def _forget_everywhere(invocation: Invocation) -> CommandResult:
-    if not invocation.values[CONFIRMED]:
-        return CommandResult(translate("Nothing was deleted."))
-    return CommandResult("", "forget everywhere")
+async def _forget(kind: ResultKind, invocation: Invocation) -> CommandResult:
+    return CommandResult("", kind) if invocation.values[CONFIRMED] else CommandResult(translate("Nothing was deleted."))
 
 
 async def _export(invocation: Invocation) -> CommandResult:
@@ -213,20 +198,9 @@ async def _export(invocation: Invocation) -> CommandResult:
 
 
 async def _export_everywhere(invocation: Invocation) -> CommandResult:
-    wanted = OfWholePerson(person=invocation.owner)
-    return await _send_export(invocation, await invocation.perform(export_whole_person, wanted))
-
-
-async def _export_person(invocation: Invocation) -> CommandResult:
-    everything = await invocation.perform(export_whole_person, OfWholePerson(person=invocation.values["person"]))
-    return await _send_export(invocation, everything, _EXPORT_OF_PERSON)
-
-
-async def _delete_person(invocation: Invocation) -> CommandResult:
-    if not invocation.values[CONFIRMED]:
-        return CommandResult(translate("Nothing was deleted."))
-    deletion = await invocation.perform(delete_person, OfWholePerson(person=invocation.values["person"]))
-    return CommandResult(describe_deletion(deletion))
+    person = invocation.values.get("person")
+    everything = await invocation.perform(export_whole_person, OfWholePerson(person=person or invocation.owner))
+    return await _send_export(invocation, everything, _EXPORT_OF_PERSON if person else _OWN_EXPORT)
 
 
 class _ExportTexts(NamedTuple):
@@ -282,9 +256,7 @@ async def _current_preferences(invocation: Invocation) -> dict[str, FieldValue]:
     preferences = await invocation.context.loader.get_preferences(invocation.owner)
     return {
         "language": preferences.language or "",
-        "thoughts": _as_choice(preferences.thoughts),
-        "streaming": _as_choice(preferences.streaming),
-        "notifications": _as_choice(preferences.notifications),
+        **{name: _as_choice(getattr(preferences, name)) for name in _SWITCH_NAMES},
         "zone": preferences.zone or "",
     }
 
@@ -297,17 +269,17 @@ async def _settings(invocation: Invocation) -> CommandResult:
     if after.language != before.language:
         LANGUAGE.set(after.language)  # for this answer
     default_thoughts = N_("default (on)") if invocation.context.shows_thoughts else N_("default (only the tools that I use)")
+
+    def show(value: bool | None, default: str) -> str:
+        return translate(default if value is None else _as_choice(value))
+
     return CommandResult(
         translate(
             "language: {language}\nthoughts: {thoughts}\nstreaming: {streaming}\nnotifications: {notifications}\nzone: {zone}",
             language=after.language or translate("default (that of your messages)"),
-            thoughts=translate(_as_choice(after.thoughts) if after.thoughts is not None else default_thoughts),
-            streaming=translate(
-                _as_choice(after.streaming)
-                if after.streaming is not None
-                else N_("default (on, where your client supports it)")
-            ),
-            notifications=translate(_as_choice(after.notifications) if after.notifications is not None else N_("default (on)")),
+            thoughts=show(after.thoughts, default_thoughts),
+            streaming=show(after.streaming, N_("default (on, where your client supports it)")),
+            notifications=show(after.notifications, N_("default (on)")),
             zone=after.zone or translate("default ({zone})", zone=invocation.context.zone),
         )
     )
@@ -324,12 +296,8 @@ def _apply_preferences(before: Preferences, values: Any) -> Preferences:
             raise FieldError(
                 translate('"{text}" is not a language. Write it like en, de or pt-BR.', text=str(language)[:40])
             ) from error
-    if "thoughts" in values:
-        after = replace(after, thoughts=_SWITCH.get(values["thoughts"]))
-    if "streaming" in values:
-        after = replace(after, streaming=_SWITCH.get(values["streaming"]))
-    if "notifications" in values:
-        after = replace(after, notifications=_SWITCH.get(values["notifications"]))
+    switches: dict[str, Any] = {name: _SWITCH.get(values[name]) for name in _SWITCH_NAMES if name in values}
+    after = replace(after, **switches)
     if "zone" in values:
         zone = values["zone"]
         try:
@@ -341,85 +309,18 @@ def _apply_preferences(before: Preferences, values: Any) -> Preferences:
     return after
 
 
-async def _all(invocation: Invocation) -> CommandResult:
-    wanted = ListSessions(agent=invocation.context.jid, limit=invocation.values["number"])
-    found = await invocation.perform(list_sessions, wanted)
-    return _list(found, is_own=False)
-
-
-async def _end(invocation: Invocation) -> CommandResult:
-    return await _change(
-        invocation,
-        end_conversation,
-        N_("The conversation {name} is ended."),
-        N_("The conversation {name} is not active."),
-    )
-
-
-async def _reset(invocation: Invocation) -> CommandResult:
-    text = N_("The conversation {name} starts anew. What I remember of it stays.")
-    return await _change(invocation, reset_conversation, text, text)
-
-
-async def _change(
-    invocation: Invocation, operation: Operation[OfConversation, ChangedConversation], done: str, not_done: str
-) -> CommandResult:
-    name = invocation.values[CONVERSATION_FIELD]
-    try:
-        found = await invocation.perform(operation, OfConversation(agent=invocation.context.jid, conversation=name))
-    except ConfigError:
-        return CommandResult(translate("There is no conversation {name}. /all lists them.", name=name), is_error=True)
-    return CommandResult(translate(done if found.is_changed else not_done, name=name))
-
-
-async def _pause(invocation: Invocation) -> CommandResult:
-    [pause] = await invocation.perform(pause_agents, OfAgents(agent=invocation.context.jid))
-    if not pause.is_changed:
-        return CommandResult(translate("I am paused already. Continue with /resume."))
-    return CommandResult(translate("Paused. I start no new answers, and store every message. Continue with /resume."))
-
-
-async def _resume(invocation: Invocation) -> CommandResult:
-    [pause] = await invocation.perform(resume_agents, OfAgents(agent=invocation.context.jid))
-    return CommandResult(translate("I continue.") if pause.is_changed else translate("I am not paused."))
-
-
 async def _initial_level(invocation: Invocation) -> dict[str, FieldValue]:
-    level = await invocation.perform(show_log_level, NoArguments())
+    level = await invocation.perform(set_log_level, SetLogLevel())
     return {"level": level.partition(",")[0]}  # those of several workers may differ
 
 
 async def _log(invocation: Invocation) -> CommandResult:
-    level = invocation.values["level"]
-    if level is None:
-        level = await invocation.perform(show_log_level, NoArguments())
-        return CommandResult(translate("The level of the log is {level}.", level=level))
-    await invocation.perform(set_log_level, SetLogLevel(level=level))
-    return CommandResult(translate("The level of the log of the whole platform is {level} until its next start.", level=level))
+    wanted = invocation.values["level"]
+    level = await invocation.perform(set_log_level, SetLogLevel(level=wanted))
+    text = N_("The level of the log of the whole platform is {level} until its next start.")
+    return CommandResult(translate(text if wanted else N_("The level of the log is {level}."), level=level))
 
 
-async def _admit(invocation: Invocation) -> CommandResult:
-    wanted = OfPerson(agent=invocation.context.jid, person=invocation.values["person"])
-    decision = await invocation.perform(admit_person, wanted)
-    return CommandResult(translate("{person} may talk to me now.", person=decision.person))
-
-
-async def _reject(invocation: Invocation) -> CommandResult:
-    wanted = OfPerson(agent=invocation.context.jid, person=invocation.values["person"])
-    decision = await invocation.perform(reject_person, wanted)
-    text = N_("{person} may not talk to me any more.")
-    if decision.is_allowed:
-        text = N_("{person} may still talk to me: the configuration allows it (access).")
-    return CommandResult(translate(text, person=decision.person))
-
-
-async def _reassign(invocation: Invocation) -> CommandResult:
-    wanted = reassign_approval.read_arguments({"agent": invocation.context.jid, "id": invocation.values["id"]})
-    await invocation.perform(reassign_approval, wanted)
-    return CommandResult(translate("I ask those who may decide it now."))
-
-
-_PERSON = Field("person", N_("their JID"), is_required=True)
 _ON_OFF = (Choice("on", N_("on")), Choice("off", N_("off")), Choice(_DEFAULT, N_("default of this agent")))
 
 COMMANDS_FOR_EVERYBODY = (
@@ -445,7 +346,7 @@ COMMANDS_FOR_EVERYBODY = (
     Command(
         "forget",
         N_("delete this conversation"),
-        _forget,
+        partial(_forget, "forget this"),
         subject="a conversation",
         is_personal=True,
         question=N_("This deletes this conversation and what I remember from it."),
@@ -454,7 +355,7 @@ COMMANDS_FOR_EVERYBODY = (
     Command(
         "forget me",
         N_("delete everything that I store about you"),
-        _forget_me,
+        partial(_forget, "forget me"),
         is_personal=True,
         question=N_("This deletes all your conversations with me and everything that I remember about you."),
         is_immediate=False,
@@ -462,7 +363,7 @@ COMMANDS_FOR_EVERYBODY = (
     Command(
         "forget everywhere",
         N_("delete everything that any agent of my platform stores about you"),
-        _forget_everywhere,
+        partial(_forget, "forget everywhere"),
         is_personal=True,
         question=N_("This deletes everything that I and all other agents of my platform store about you."),
         is_immediate=False,
@@ -477,6 +378,7 @@ COMMANDS_FOR_EVERYBODY = (
         fields=(Field("number", N_("its number in the list"), "number", is_required=True, minimum=1, maximum=100),),
         usage="1",
     ),
+    Command("web", N_("get a link to chat with me in the browser"), _web, is_personal=True),
     Command("export", N_("get everything that I store about you as a file"), _export, is_personal=True),
     Command(
         "export everywhere",
@@ -501,46 +403,50 @@ COMMANDS_FOR_EVERYBODY = (
     ),
 )
 
+
+async def _perform(operation: Operation[Any, Any], slash: Slash, invocation: Invocation) -> CommandResult:
+    """Perform the operation of a command with the values of its fields."""
+    if slash.question and not invocation.values[CONFIRMED]:
+        return CommandResult(translate("Nothing was deleted."))
+    names = {one.name for one in operation.arguments}
+    given = {name: value for name, value in invocation.values.items() if name in names}
+    own = {"agent": invocation.context.jid} if "agent" in names else {}
+    try:
+        found = await invocation.perform(operation, operation.read_arguments({**given, **own}))
+    except ConfigError:
+        if not slash.missing:
+            raise
+        return CommandResult(translate(slash.missing, **given), is_error=True)
+    if callable(slash.done):
+        return CommandResult(str(slash.done(found)))
+    [row] = found if isinstance(found, list) else [found]
+    text = slash.done if not slash.unchanged or row.is_changed else slash.unchanged
+    return CommandResult(translate(text, **asdict(row)))
+
+
+def _make_command(operation: Operation[Any, Any], slash: Slash) -> Command:
+    return Command(
+        slash.name,
+        slash.description,
+        partial(_perform, operation, slash),
+        audience="operators",
+        subject="any conversation" if any(one.name == CONVERSATION_FIELD for one in operation.arguments) else "the person",
+        fields=slash.fields,
+        question=slash.question,
+        usage=slash.usage,
+    )
+
+
 COMMANDS_FOR_OPERATORS = (
-    Command(
-        "all",
-        N_("list the conversations of all people with me, the newest first"),
-        _all,
-        audience="operators",
-        fields=(Field("number", N_("how many"), "number", default=_DEFAULT_LISTED, minimum=1, maximum=_MAX_LISTED),),
-        usage="50",
-    ),
-    Command("end", N_("end a conversation of any person"), _end, audience="operators", subject="any conversation", usage="ID"),
-    Command("reset", N_("let a conversation start anew"), _reset, audience="operators", subject="any conversation", usage="ID"),
-    Command("admit", N_("give a person access to me"), _admit, audience="operators", fields=(_PERSON,), usage="JID"),
-    Command("reject", N_("withdraw a person's access to me"), _reject, audience="operators", fields=(_PERSON,), usage="JID"),
-    Command(
-        "reassign",
-        N_("ask those who may decide an approval now"),
-        _reassign,
-        audience="operators",
-        fields=(Field("id", N_("the id of the approval"), is_required=True),),
-        usage="ID",
-    ),
-    Command(
-        "people delete",
-        N_("delete everything about a person, at the agents whose operator you are"),
-        _delete_person,
-        audience="operators",
-        fields=(_PERSON,),
-        question=N_("This deletes everything about this person, at all agents whose operator you are."),
-        usage="JID",
-    ),
+    *(_make_command(one, one.view.slash) for one in OPERATIONS.values() if one.view.slash is not None),
     Command(
         "people export",
         N_("get everything about a person as a file, from the agents whose operator you are"),
-        _export_person,
+        _export_everywhere,
         audience="operators",
-        fields=(_PERSON,),
+        fields=(PERSON_FIELD,),
         usage="JID",
     ),
-    Command("pause", N_("pause: start no new answers, and store every message"), _pause, audience="operators"),
-    Command("resume", N_("continue after a pause"), _resume, audience="operators"),
     Command(
         "log",
         N_("show or set the level of the log"),

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Container, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple, TypeVar
 
-from ...contracts import Agent, Schedule
+from ...contracts import Agent
 from ...domain.conversation import Rules
 from ...operations.definition import Actor, Arguments, Call, CallerKind, Operation
 from ...storage import StoredConversation
@@ -35,6 +35,8 @@ class CommandContext:
     """The time zone of people who have not chosen."""
     prefixes: tuple[str, ...]
     """The characters that a command may begin with."""
+    approvals_page: str
+    """The address of the page if approvals are decided only there; "" if by chat too."""
     clock: Callable[[], datetime]
     mailboxes: Mailboxes
     erased_people: Container[str]
@@ -43,8 +45,6 @@ class CommandContext:
     files: Files
     host: AgentHost
     """The agent as operations see it."""
-    find_schedules: Callable[[str], Awaitable[list[Schedule]]]
-    """Return the schedules of a person (a bare JID), the next due ones first."""
 
     @property
     def jid(self) -> str:
@@ -81,10 +81,6 @@ class Invocation(NamedTuple):
     def is_operator(self) -> bool:
         """True if the person is an operator of the agent."""
         return self.owner in self.context.operators
-
-    async def find_schedules(self) -> list[Schedule]:
-        """Return the schedules of the person, the next due ones first."""
-        return await self.context.find_schedules(self.owner)
 
     async def perform(self, operation: Operation[A, R], arguments: A) -> R:
         """Perform an operation for the person, see `CommandContext.perform`."""

@@ -8,7 +8,7 @@ import secrets
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 from ...domain.forms.adhoc import Action, CommandCall, CommandForm, CommandProblem, CommandStage
 from ...domain.forms.fields import CONVERSATION_FIELD, Choice, Field, FieldError, FieldValue
@@ -16,32 +16,11 @@ from ...domain.jid import bare_jid
 from ...domain.texts.approval_mark import quote_forgeries
 from ...domain.texts.translation import LANGUAGE, N_, translate
 from ...exceptions import CoReasonError
-from ...operations.sessions import ListSessions, SessionSummary, list_sessions
-from ..languages import PersonLanguages
-from .context import CommandContext
-from .formatting import format_conversation
+from ...operations.sessions import ListSessions, SessionSummary, format_conversation, list_sessions
+from ..runner import Runner
 from .model import CONFIRMED, Command, CommandResult, FormStep
-from .registry import Commands
 
 log = logging.getLogger(__name__)
-
-
-class CommandRunner(Protocol):
-    """The runner that executes commands and sends their results."""
-
-    commands: Commands
-    command_context: CommandContext
-    languages: PersonLanguages
-
-    async def run_command(
-        self, owner: str, command: Command, values: Mapping[str, Any], conversation_id: str | None
-    ) -> CommandResult:
-        """Run a command of a person (a bare JID)."""
-        ...
-
-    def send_command_result(self, owner: str, result: CommandResult) -> None:
-        """Send a result to a person as messages."""
-        ...
 
 
 _MAX_SESSIONS = 1000
@@ -107,7 +86,7 @@ class AdHocSessions:
     follows as a message, because clients do not wait for ever.
     """
 
-    def __init__(self, runner: CommandRunner, *, session_timeout_s: float = 900.0, reply_timeout_s: float = 20.0) -> None:
+    def __init__(self, runner: Runner, *, session_timeout_s: float = 900.0, reply_timeout_s: float = 20.0) -> None:
         self._runner = runner
         self._session_timeout_s = session_timeout_s
         self._reply_timeout_s = reply_timeout_s
@@ -157,12 +136,10 @@ class AdHocSessions:
                 owner, list_sessions, ListSessions(agent=context.jid, person=person, limit=_MAX_CHOICES)
             )
             sessions = [session for session in found if session.turns]
-        if command.find_step is not None and call.form is None:
-            first = await self._runner.commands.find_step(command, context, owner, {})
-            steps: tuple[FormStep, ...] = () if first is None else (first,)
-        else:
-            steps = steps_of(command, sessions)
-        values = await self._runner.commands.get_initial_values(command, context, owner)
+        steps = await self._find_steps(command, owner, {}) if call.form is None else None
+        steps = steps_of(command, sessions) if steps is None else steps
+        initial = command.initial_values
+        values = {} if initial is None else dict(await initial(self._runner.commands.make_invocation(context, owner, {})))
         session = _AdHocSession(
             call.sender, command, steps, values, asyncio.get_running_loop().time() + self._session_timeout_s
         )
@@ -173,6 +150,16 @@ class AdHocSessions:
         if call.form is not None:  # a program that knows the form fills it in at once
             return await self._forward(session_id, session, call, owner)
         return _form_stage(session_id, session)
+
+    async def _find_steps(self, command: Command, owner: str, values: Mapping[str, Any]) -> tuple[FormStep, ...] | None:
+        """Return the next form of a command, if it depends on the person and the values so far: none if that was the last one.
+
+        None if its forms are fixed.
+        """
+        if command.find_step is None:
+            return None
+        found = await command.find_step(self._runner.commands.make_invocation(self._runner.command_context, owner, values))
+        return () if found is None else (found,)
 
     async def _continue(self, call: CommandCall, owner: str) -> CommandStage | CommandProblem:
         self._expire()
@@ -200,9 +187,8 @@ class AdHocSessions:
         step = session.steps[session.step_index]
         session.values |= parse_form(step, call.form or {}, session.values)
         if not step.is_last:
-            context, commands = self._runner.command_context, self._runner.commands
-            following = await commands.find_step(session.command, context, owner, session.values)
-            session.steps = session.steps[: session.step_index + 1] + (() if following is None else (following,))
+            following = await self._find_steps(session.command, owner, session.values)
+            session.steps = session.steps[: session.step_index + 1] + (following or ())
         if session.step_index + 1 < len(session.steps):
             session.step_index += 1
             return _form_stage(session_id, session)

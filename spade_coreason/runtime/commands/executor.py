@@ -17,8 +17,8 @@ from ...domain.messages import Completed, Failed, InboundRequest, TextEmitted
 from ...domain.texts.translation import LANGUAGE, translate
 from ...exceptions import ConfigError
 from ...memory import ActiveConversation
-from ...operations.people import OfWholePerson, delete_person
-from ...operations.sessions import ClearSessions, clear_sessions
+from ...operations.people import OfWholePerson, delete_person, describe_deletion
+from ...operations.sessions import ClearSessions, clear_sessions, describe_deleted
 from ...storage import Commit
 from ..channels import OutboundMessage, SendMessages
 from ..intake.admission import Admission
@@ -31,7 +31,6 @@ from ..turns.turn_services import TurnServices
 from ..upkeep.metrics import Outcome
 from .context import CommandContext
 from .decorator import AgentCommand
-from .formatting import describe_deleted, describe_deletion
 from .model import Command, CommandResult
 from .parser import ParsedCommand
 from .registry import Commands
@@ -157,7 +156,8 @@ class CommandExecutor:
             result = CommandResult(translate("Stopped.") if has_stopped else translate("There is nothing to stop."))
             mailbox.has_cancelled_turn = False
         else:
-            is_from_program = queued.incoming.kind.is_program
+            kind = queued.incoming.kind
+            is_from_program = kind.is_program and not kind.is_page
             result = await self.commands.run_parsed(
                 parsed, self.context, mailbox.sender, active.record, is_from_program=is_from_program
             )

@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from ...contracts import Agent
-from ...domain.forms.fields import FieldError, FieldValue
+from ...domain.forms.fields import FieldError
 from ...domain.messages import InboundRequest
 from ...domain.texts.translation import translate
 from ...exceptions import ConfigError
@@ -16,10 +16,10 @@ from ...storage import StoredConversation
 from .builtin import COMMANDS_FOR_EVERYBODY, COMMANDS_FOR_OPERATORS
 from .context import CommandContext, Invocation
 from .decorator import AgentCommand, commands_of
-from .model import Command, CommandResult, FormStep
+from .model import Command, CommandResult
 from .parser import DEFAULT_PREFIXES, ParsedCommand, parse_command, remove_escape
 
-_YIELDING_NAMES = {"reminders", "answer", "approve", "deny"}
+_YIELDING_NAMES = {"reminders", "answer", "approve", "deny", "web"}
 """The names that an agent may take: commands of a later version must not stop an agent that has one of the same name."""
 _PLATFORM_NAMES = {command.name.split()[0] for command in (*COMMANDS_FOR_EVERYBODY, *COMMANDS_FOR_OPERATORS)} - _YIELDING_NAMES
 
@@ -27,7 +27,8 @@ _PLATFORM_NAMES = {command.name.split()[0] for command in (*COMMANDS_FOR_EVERYBO
 class Commands:
     """The commands of one agent: the platform's if enabled, those for operators if there are any, and its own.
 
-    `prefixes` are the characters that a command may begin with. ConfigError if a name of its own commands is taken.
+    `prefixes` are the characters that a command may begin with. With `has_page`, /web gives a link to the page in the browser.
+    ConfigError if a name of its own commands is taken.
     """
 
     def __init__(
@@ -37,13 +38,18 @@ class Commands:
         is_enabled: bool,
         operators: Iterable[str],
         prefixes: tuple[str, ...] = DEFAULT_PREFIXES,
+        has_page: bool = False,
     ) -> None:
         self.prefixes = prefixes
         self._operators = frozenset(operators)
         self.agent_commands = {agent_command.name: agent_command for agent_command in _agent_commands(agent)}
         platform = (*COMMANDS_FOR_EVERYBODY, *(COMMANDS_FOR_OPERATORS if self._operators else ())) if is_enabled else ()
         self.all: tuple[Command, ...] = (
-            *(command for command in platform if command.name.split()[0] not in self.agent_commands),
+            *(
+                command
+                for command in platform
+                if command.name.split()[0] not in self.agent_commands and (has_page or command.name != "web")
+            ),
             *(_as_command(agent_command) for agent_command in self.agent_commands.values()),
         )
 
@@ -70,7 +76,7 @@ class Commands:
             parsed = self.parse(text, is_in_room=kind.is_room)
             if isinstance(parsed, ParsedCommand):
                 return incoming, parsed, parsed.command.name in self.agent_commands
-            if kind.is_program:
+            if kind.is_program and not kind.is_page:
                 return incoming, parsed, True
             if parsed is not text:
                 return replace(incoming, payload={**incoming.payload, "query": parsed}), None, True
@@ -84,6 +90,10 @@ class Commands:
     def available_to(self, owner: str) -> tuple[Command, ...]:
         """Return the commands that a person (a bare JID) may run."""
         return tuple(command for command in self.all if self.may_run(owner, command))
+
+    def describe(self, owner: str) -> list[tuple[str, str]]:
+        """Return the texts of the commands that a person (a bare JID) may run, each with what it does in their language."""
+        return [(command.text, command.menu_label) for command in self.available_to(owner)]
 
     def may_run(self, owner: str, command: Command) -> bool:
         """True if a person (a bare JID) may run a command."""
@@ -112,19 +122,9 @@ class Commands:
         except ConfigError as error:
             return CommandResult(error.problem, is_error=True)
 
-    async def get_initial_values(self, command: Command, context: CommandContext, owner: str) -> dict[str, FieldValue]:
-        """Return the values that are already in the fields of a command's form."""
-        if command.initial_values is None:
-            return {}
-        return dict(await command.initial_values(Invocation(context, owner, None, {}, self.available_to(owner))))
-
-    async def find_step(
-        self, command: Command, context: CommandContext, owner: str, values: Mapping[str, Any]
-    ) -> FormStep | None:
-        """Return the next form of a command whose forms depend on the person (a bare JID) and the values so far."""
-        if command.find_step is None:
-            return None
-        return await command.find_step(Invocation(context, owner, None, values, self.available_to(owner)))
+    def make_invocation(self, context: CommandContext, owner: str, values: Mapping[str, Any]) -> Invocation:
+        """Return the call of a command by a person (a bare JID) who fills in its form, with the values so far."""
+        return Invocation(context, owner, None, values, self.available_to(owner))
 
     async def run_parsed(
         self,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
-from ...contracts import Schedule
 from ...domain.texts.translation import translate
 from ...exceptions import ConfigError
 from ...operations.initiative.schedules import CancelledSchedule, cancel_schedule
+from ...storage import Task
 from .context import Invocation
 from .model import CommandResult
 
@@ -17,7 +17,7 @@ _MAX_TEXT_CHARACTERS = 80
 
 async def list_reminders(invocation: Invocation) -> CommandResult:
     """List what is due for the person, the next first."""
-    schedules = await invocation.find_schedules()
+    schedules = await _load(invocation)
     if not schedules:
         return CommandResult(translate("Nothing is due for you."))
     zone = await _find_zone(invocation)
@@ -28,12 +28,12 @@ async def list_reminders(invocation: Invocation) -> CommandResult:
 
 async def cancel_reminder(invocation: Invocation) -> CommandResult:
     """Cancel one of them, by its number."""
-    schedules, number = await invocation.find_schedules(), invocation.values["number"]
+    schedules, number = await _load(invocation), invocation.values["number"]
     if not 1 <= number <= len(schedules):
         text = translate("There is no reminder {number}. /reminders lists them.", number=number)
         return CommandResult(text, is_error=True)
     chosen, zone = schedules[number - 1], await _find_zone(invocation)
-    arguments = CancelledSchedule(id=chosen.id, agent=invocation.context.jid, person=invocation.owner)
+    arguments = CancelledSchedule(id=chosen.key, agent=invocation.context.jid, person=invocation.owner)
     try:
         await invocation.perform(cancel_schedule, arguments)
     except ConfigError:  # it has come due meanwhile
@@ -47,13 +47,18 @@ async def _find_zone(invocation: Invocation) -> ZoneInfo:
     return ZoneInfo(preferences.zone or invocation.context.zone)
 
 
-def _describe(schedule: Schedule, zone: ZoneInfo) -> str:
-    due_at: datetime = schedule.due_at.astimezone(zone)
-    text = schedule.payload.get("query") or next((each for each in schedule.payload.values() if isinstance(each, str)), "")
+async def _load(invocation: Invocation) -> list[Task]:
+    return await invocation.context.host.repository(invocation.context.jid).schedules.load(owner=invocation.owner)
+
+
+def _describe(schedule: Task, zone: ZoneInfo) -> str:
+    due_at: datetime = schedule.due.astimezone(zone)
+    payload, cron = schedule.values["request"]["payload"], schedule.values["cron"]
+    text = payload.get("query") or next((each for each in payload.values() if isinstance(each, str)), "")
     shown = text if len(text) <= _MAX_TEXT_CHARACTERS else f"{text[:_MAX_TEXT_CHARACTERS]}…"
     line = f"{due_at:%Y-%m-%d %H:%M}"
-    if schedule.cron:
-        line += " " + translate("(repeats: {times})", times=schedule.cron)
+    if cron:
+        line += " " + translate("(repeats: {times})", times=cron)
     if schedule.state == "suspended":
         line += " " + translate("(suspended)")
     return f"{line} {shown}".rstrip()

@@ -148,11 +148,6 @@ def dump_reply_blocks(blocks: Sequence[AnyBlock]) -> str:
     return _BLOCKS.dump_json([block.model_copy(update={"id": UUID(int=0)}) for block in blocks]).decode()
 
 
-def load_blocks(content: str) -> list[AnyBlock]:
+def load_blocks(content: object) -> list[AnyBlock]:
     """Return the blocks of a stored content."""
-    return _BLOCKS.validate_json(content)
-
-
-def is_question(content: str) -> bool:
-    """Return True if a stored content is a question with choices, and no blocks."""
-    return content.startswith("{")
+    return _BLOCKS.validate_python(content)

@@ -188,10 +188,17 @@ class Mailbox:
         return None
 
     def enqueue_archived(self, archived: QueuedRequest, held_rows: set[int]) -> None:
-        """Add a request from the archive before the held ones. If one of them is the same message, it takes this place."""
-        place = next((number for number, item in enumerate(self.queue) if item.inbox_row in held_rows), len(self.queue))
-        server_id = archived.incoming.evidence.server_id
+        """Add a request from the archive before the held ones. If one of them is the same message, it takes this place.
+
+        Those that the server has stored earlier are held no more: the archive, which is read in order, has nothing before them.
+        """
+        server_id, sent_at = archived.incoming.evidence.server_id, archived.incoming.evidence.stored_at
         held = [item for item in self.queue if isinstance(item, QueuedRequest) and item.inbox_row in held_rows]
+        for item in held:
+            stored_at = item.incoming.evidence.stored_at
+            if stored_at is not None and sent_at is not None and stored_at < sent_at:
+                held_rows.discard(item.inbox_row)
+        place = next((number for number, item in enumerate(self.queue) if item.inbox_row in held_rows), len(self.queue))
         same = next((item for item in held if server_id and item.incoming.evidence.server_id == server_id), None)
         if same is not None:
             held_rows.discard(same.inbox_row)

@@ -19,9 +19,8 @@ from ...concurrency import Semaphore
 from ...contracts import Accept, ErrorCode, Refuse
 from ...domain.jid import bare_jid, jid_domain
 from ...domain.messages import InboundRequest
-from ...domain.quotas import Quota, Quotas, QuotaScope
+from ...domain.quotas import Quota, Quotas, QuotaScope, QuotaUsage
 from ...domain.texts.translation import N_, translate, translate_plural
-from ...operations.status import QuotaUsage
 from ...storage import MessageCount
 
 if TYPE_CHECKING:

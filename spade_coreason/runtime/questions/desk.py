@@ -33,6 +33,7 @@ from ...domain.texts.durations import format_duration
 from ...domain.texts.json_text import dump_json
 from ...domain.texts.translation import N_, translate, use_language
 from ...storage import (
+    WAITING,
     AgentRepository,
     Commit,
     EndedQuestion,
@@ -40,14 +41,15 @@ from ...storage import (
     ParkedRequest,
     PendingRequest,
     Settled,
-    StoredNotification,
     StoredQuestion,
+    Task,
+    addition_of,
     from_micros,
     to_micros,
 )
-from ..initiative.due_times import DueTimes
 from ..intake.mailbox import Mailbox, QueuedRequest
 from ..languages import PersonLanguages
+from ..tasks import Next, TaskRunner
 from ..turns.output import TurnOutput
 from ..turns.step_journal import StepJournal
 from ..turns.turn import Turn
@@ -55,7 +57,6 @@ from .turn_questions import APPROVAL, AskedQuestion, TurnQuestions
 
 log = logging.getLogger(__name__)
 
-_BATCH = 100
 _REPEATED_S = 3.0
 """The time after an answer in which the same text may be the same answer once more."""
 _SKEW = 60_000_000
@@ -69,10 +70,14 @@ _NEWS: Mapping[NoticeKind, str] = {
 
 
 class QuestionDesk:
-    """The questions of one agent (`QuestionSink`), a source of due times.
+    """The questions of one agent (`QuestionSink`). A task of theirs is the due time of a question (`TaskHandler`).
 
     `resume` queues a request that is in the inbox again; it returns False if its channel is missing.
     """
+
+    waits = False
+    failed = WAITING, "it cannot be looked at; see the log"
+    most = 1000
 
     def __init__(
         self,
@@ -81,17 +86,19 @@ class QuestionDesk:
         policy: ApprovalPolicy,
         languages: PersonLanguages,
         resume: Callable[[PendingRequest], bool],
-        clock: Callable[[], datetime],
+        runner: TaskRunner,
     ) -> None:
         self.agent = repository.agent
         self._repository = repository.questions
         self._notifications = repository.notifications
+        self._due_times = repository.due_times
         self._inbox = repository.inbox
         self._access = access
         self._policy = policy
         self._languages = languages
         self._resume = resume
-        self._clock = clock
+        self._runner = runner
+        self._clock = runner.now
         self._asking: Counter[tuple[str, str]] = Counter()
         """The questions of people that are about to be stored, by person and requester."""
         self._looks_again = False
@@ -100,8 +107,6 @@ class QuestionDesk:
         """The number of parked requests and of changes of rights since the start."""
         self.has_open = False
         """False if no question is open. Then no message is looked at as an answer."""
-        self.due_times: DueTimes | None = None
-        """The clock of the agent, once it is there."""
 
     def open(
         self, incoming: InboundRequest, journal: StepJournal, output: TurnOutput, task: asyncio.Task[Any] | None
@@ -166,6 +171,7 @@ class QuestionDesk:
             for person in new.people
             if not new.question.reference and person not in new.held
         ]
+        notices += [self._make_due_time(new.question, now) for new in waiting]
         begun = [*self._inbox.take_unsaved_steps(queued.inbox_row), *journal.unfinished]
         commit = self._repository.park(self._make_parked(turn, started_at, now), waiting, notices, begun, reply)
         commit.on_stored(lambda is_parked: self._on_parked(asked, is_parked=is_parked))
@@ -234,15 +240,18 @@ class QuestionDesk:
             "",
             micros,
             to_micros(now + asked.timeout),
-            to_micros(now + asked.timeout / 2),
             micros,
             approvers=asked.approvers,
         )
         return NewQuestion(question, asked.people, asked.held)
 
+    def _make_due_time(self, question: StoredQuestion, now: datetime) -> Task:
+        half = now + (from_micros(question.expires_at) - now) / 2
+        return self._due_times.make(question.question_id, "", None, "", "{}", now, due_at=half)
+
     # The texts
 
-    def _make_notice(self, question: StoredQuestion, person: str, kind: NoticeKind) -> StoredNotification:
+    def _make_notice(self, question: StoredQuestion, person: str, kind: NoticeKind) -> Task:
         """Return the notification by which a person hears of a question."""
         with use_language(self._languages.of_person(person)):
             text, choices = self._describe(question, kind)
@@ -252,7 +261,7 @@ class QuestionDesk:
         content = dump_json({"question": text, "choices": choices, "request": question.request})
         root = question.requester if question.requester != person else ""
         notice_id = str(derive_notice_id(question.notice_name, person, kind))
-        return self._notifications.make(notice_id, person, question.thread, root, content, self._clock())
+        return self._notifications.make_notification(notice_id, person, question.thread, root, content, self._clock())
 
     def _describe(self, question: StoredQuestion, kind: NoticeKind) -> tuple[str, list[list[str]]]:
         """Return the text of a question, or the news of it, and its choices: pairs of value and label."""
@@ -263,11 +272,12 @@ class QuestionDesk:
                 [f"answer {question.code} {each}", quote_forgeries(each)] for each in question.choices
             ]
         time_left = format_duration((from_micros(question.expires_at) - self._clock()).total_seconds())
+        page = self._policy.page
         buttons = [
             [f"/approve {question.code}", translate("Approve")],
             [f"/deny {question.code}", translate("Deny")],
         ]
-        return describe_approval(question.text, question.requester, question.code, time_left), buttons
+        return describe_approval(question.text, question.requester, question.code, time_left, page), [] if page else buttons
 
     # Answers
 
@@ -280,7 +290,9 @@ class QuestionDesk:
         if not incoming.is_said_directly or incoming.kind.is_due or incoming.kind.is_door:
             return None
         await self._inbox.flush()  # so that what was shown is stored
-        asked = await self._repository.load_asked(incoming.owner)
+        if not (asked := await self._repository.load_asked(incoming.owner)):
+            await self._find_open()
+            return None
         replied = str(incoming.metadata.get("reply_to") or "nothing")
         replied_to = [self._is_reply_to(question, incoming.owner, replied) for question in asked]
         text = str(incoming.payload.get("query", ""))
@@ -381,31 +393,32 @@ class QuestionDesk:
             self._make_notice(question, person, "end") for question, people in ended for person in people if person != owner
         ]
         if ended:
-            self._notifications.add(notices).on_stored(self._wake)
+            self._notify(notices).on_stored(self._wake)
 
     # The clock
 
-    async def run_due(self, now: datetime) -> None:
-        """Remind people of what is half over, end what is over, and look at what has changed."""
-        commits: list[Commit[Any]] = []
-        for question in await self._repository.load_due(now, _BATCH):
-            if question.expires_at <= to_micros(now):
-                commits.append(self.settle(question, QuestionState.EXPIRED, {"expired": True}, ""))
-            else:
-                people = await self._repository.load_people(question.id)
-                able = tuple(person for person in people if self.may_answer(question, person))
-                notices = [self._make_notice(question, person, "reminder") for person in able]
-                commits.append(self._repository.notify(question._replace(wake_at=question.expires_at), able, notices))
-        if commits:
-            await Commit.join(commits)
-        if self._looks_again and self._access.is_known:
-            await self._look_again()
+    async def run(self, task: Task, now: datetime) -> Next:
+        """Remind people of a question that is half over, and end one that is over."""
+        question = await self._repository.find(task.key)
+        if question is None or not question.is_open:
+            return None
+        if question.expires_at <= to_micros(now):
+            return self.settle(question, QuestionState.EXPIRED, {"expired": True}, "")
+        people = (await self._repository.load_people([question.id]))[question.id]
+        able = tuple(person for person in people if self.may_answer(question, person))
+        notices = [self._make_notice(question, person, "reminder") for person in able]
+        if not await self._repository.notify(question, able, notices):
+            return task  # it has changed
+        return task.moved(now, wake_at=from_micros(question.expires_at))
 
-    async def _look_again(self) -> None:
+    async def look_again(self) -> None:
         """Tell the requester and the operators of each approval that no one who was asked may decide any more, once.
 
-        Ask people what they were to be asked later, in order, while they have a place for it.
+        Ask people what they were to be asked later, in order, while they have a place for it. Both only if something has
+        changed, and once it is known who has access.
         """
+        if not (self._looks_again and self._access.is_known):
+            return
         changes, asked = self._changes, await self._repository.load_open_by_person()
         able = {question for question, person, _ in asked if self.may_answer(question, person)}
         stuck = {question for question, *_ in asked if question.kind == APPROVAL} - able
@@ -414,7 +427,7 @@ class QuestionDesk:
             for question in stuck
             for person in {question.requester, *self._access.operators} - {""}
         ]
-        await self._notifications.add([each for each in news if await self._notifications.find(each.notification_id) is None])
+        await self._notify([each for each in news if await self._notifications.find(each.key) is None])
         waiting = [(question, person) for question, person, waits in asked if waits]
         people = [person for _, person in waiting]
         counts = await self._repository.count_open(people, self._clock() - _LATELY, waits=False)
@@ -425,17 +438,16 @@ class QuestionDesk:
                 await self._repository.notify(question, (person,), [self._make_notice(question, person, "question")])
         self._looks_again = bool(waiting) or changes != self._changes
 
-    async def find_next_due(self) -> datetime | None:
-        """Return when the first question is to be looked at."""
-        changes = self._changes
-        next_due = await self._repository.find_next_due()
+    async def _find_open(self) -> None:
+        changes, has_open = self._changes, await self._repository.has_open()
         if changes == self._changes:  # else one is open that was not there when this was read
-            self.has_open = next_due is not None
-        return next_due
+            self.has_open = has_open
+
+    def _notify(self, notices: Sequence[Task]) -> Commit[bool]:
+        return self._notifications.store([addition_of(notice) for notice in notices])
 
     def _wake(self, *_: object) -> None:
-        if self.due_times is not None:
-            self.due_times.wake_at(self._clock())
+        self._runner.wake_at(self._clock())
 
 
 def _count(asked: Sequence[AskedQuestion]) -> Counter[tuple[str, str]]:

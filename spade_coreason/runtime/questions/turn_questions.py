@@ -164,8 +164,8 @@ class TurnQuestions:
             await self._refuse(step, error)
             raise
         if is_shown_here:
-            # A door has its own way to answer, and no commands.
-            shown = question if self._incoming.kind.is_door else describe_question(question, code, choices)
+            # A door and the page have their own ways to answer.
+            shown = question if self._incoming.kind.has_buttons else describe_question(question, code, choices)
             # A program reads the choices itself. The button of a person names its question, because it may be pressed late.
             prefix = f"answer {code} " if self._incoming.kind.is_human else ""
             buttons = tuple((f"{prefix}{choice}", quote_forgeries(choice)) for choice in choices)
@@ -181,6 +181,8 @@ class TurnQuestions:
         answer = step.result
         if "text" not in answer:
             raise QuestionExpiredError(step.key)
+        if is_shown_here and self._incoming.kind.is_page:  # it was given by a button, and no message has it
+            self._output.emit_question(f"> {' '.join(answer['text'].split())}", ())
         return PersonAnswer(answer["text"], answer["person"], datetime.fromisoformat(answer["at"]), answer.get("value"))
 
     async def decide(

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 from uuid import UUID
 
 from ...contracts import AgentRequest
-from ...contracts.base import format_rfc3339
+from ...contracts.times import format_rfc3339
 from ...domain.access import AccessPolicy, TrustedAgents
 from ...domain.callers import refuse_caller
 from ...domain.identifiers import derive_thread
@@ -38,6 +38,7 @@ from ...storage import (
 from ..channels import OutboundMessage, RequestSender
 from ..intake.access_requests import AccessRequests
 from ..peers.open_requests import OpenRequests
+from ..tasks import TaskRunner
 from .deliveries import DeliveryPolicy, TopicDeliveries
 
 _LONG_JID = "x" * 256
@@ -72,6 +73,7 @@ class TopicStore:
         self._sender = sender
         self._clock = clock
         self._deliveries: TopicDeliveries | None = None
+        self._tasks: TaskRunner | None = None
         self._access = AccessPolicy(jid, ["*"])
         self._may_subscribe: MaySubscribe = lambda subscriber, pattern: True
 
@@ -80,8 +82,9 @@ class TopicStore:
         """The operators of the agent (bare JIDs)."""
         return self._access.operators
 
-    def follow_access(self, access_requests: AccessRequests) -> None:
-        """Deliver only to subscribers that have access to the agent at that moment."""
+    def attach(self, access_requests: AccessRequests, tasks: TaskRunner) -> None:
+        """Deliver by the clock of the agent, only to subscribers that have access to it at that moment."""
+        self._tasks = tasks
         self._access = access_requests.access
         access_requests.decided.subscribe(lambda person, is_admitted: self._on_access_changed())
         access_requests.contacts_changed.subscribe(self._on_access_changed)
@@ -110,14 +113,16 @@ class TopicStore:
         policy = DeliveryPolicy(attempts, items, days, retry_s, timeout_s)
         if may_subscribe is not None:
             self._may_subscribe = may_subscribe
-        self._deliveries = TopicDeliveries(self._jid, self._repository, self._deliver, policy, self._clock, self._find_refusal)
+        if self._tasks is None:
+            raise RuntimeError("the topics of an agent cannot be opened before it is started")
+        self._deliveries = TopicDeliveries(self._jid, self._repository, self._tasks, self._deliver, policy, self._find_refusal)
         await self._deliveries.open()
 
     async def close(self) -> None:
         """Stop to deliver. What was not delivered stays stored."""
         deliveries, self._deliveries = self._deliveries, None
         if deliveries is not None:
-            await deliveries.close()
+            deliveries.close()
 
     async def publish(
         self, topic: str, payload: Mapping[str, Any], *, publisher: str, request_id: UUID, hops: int = 0, root: str = ""
@@ -148,7 +153,7 @@ class TopicStore:
     def note_presence(self, subscriber: str) -> None:
         """Deliver at once to a subscriber (a bare JID) that was unreachable, because it has just sent something."""
         if self._deliveries is not None:
-            self._deliveries.wake(subscriber, is_reachable=True)
+            self._deliveries.note_presence(subscriber)
 
     async def purge(self) -> int:
         """Delete old items, as is done at the start and every hour. Return their number."""
@@ -165,15 +170,6 @@ class TopicStore:
     async def load_newest(self, topic: str, limit: int = 10) -> list[TopicItem]:
         """Return the newest items of a topic, the oldest of them first."""
         return await self._repository.load_newest(topic, limit)
-
-    def is_busy(self, subscribers: Collection[str]) -> bool:
-        """Return True while something is under way to one of some subscribers."""
-        return self._deliveries is not None and self._deliveries.is_busy(subscribers)
-
-    async def wait_for_change(self) -> None:
-        """Wait until a delivery has ended."""
-        if self._deliveries is not None:
-            await self._deliveries.wait_for_change()
 
     # Rights
 

@@ -17,6 +17,7 @@ from pydantic_core import to_json
 
 from ...concurrency import CURRENT_HOLDER, Deadline
 from ...contracts import AgentRequest, ErrorCode, UserErrorBlock
+from ...domain.callers import HIDDEN_PERSON
 from ...domain.messages import (
     CHAIN,
     DEADLINE,
@@ -121,6 +122,8 @@ class Turn:
     """True if the turn counts as failed in the status of the conversation."""
     counted_tokens: int = 0
     """The tokens of this run and the earlier ones that are counted."""
+    root: str = ""
+    """The person behind the request, as in a `TurnRecord`, once the turn is encoded."""
 
     def __post_init__(self) -> None:
         services, active, queued = self.services, self.conversation, self.queued
@@ -417,6 +420,7 @@ class Turn:
         may_differ = incoming.context is not NO_CONTEXT or not ROOT_METADATA.isdisjoint(incoming.metadata)
         if may_differ and (root := incoming.stored_root) is not None:
             meta[ROOT_SENDER] = root  # so that the data of a person are found who has not written to this agent
+            self.root = root or HIDDEN_PERSON
         if usage:
             meta["usage"] = usage
         if isinstance(final_event, Failed):

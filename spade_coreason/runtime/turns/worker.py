@@ -248,7 +248,9 @@ class RequestHandler:
         if not was_parked:
             kind = incoming.kind
             # A topic has no end, and all requests of a program that names no thread are in one conversation.
-            is_endless = kind.is_due or (kind.is_program and (is_item(incoming) or incoming.thread is None))
+            is_endless = kind.is_due or (
+                kind.is_program and not kind.is_page and (is_item(incoming) or incoming.thread is None)
+            )
             rules = self._endless_rules if is_endless else self._policy.rules
             decision = decide_for_conversation(active, incoming, now, rules)
             if decision.status is not active.record.status:
@@ -312,7 +314,7 @@ class RequestHandler:
         active.record = record  # a change during the write is stored after it
 
         # Save
-        turn_record = TurnRecord(output.encoder.key, now, stored_turn.text)
+        turn_record = TurnRecord(output.encoder.key, now, stored_turn.text, turn.root)
         if queued.stored.error is not None:  # the server delivers the request again; its turn would be stored twice
             raise queued.stored.error
         await turn.store(final_messages, turn_record, await turn.count_usage(usage) if usage else ())
@@ -353,7 +355,7 @@ class RequestHandler:
         """Open the output for a request, by the preferences of the person and the features of their clients."""
         services, incoming, person = self._services, queued.incoming, active.record.owner
         channel = self._outbox.channels[incoming.channel_name]
-        if incoming.earlier_runs is not None and incoming.is_said_directly and not incoming.kind.is_door:
+        if incoming.earlier_runs is not None and incoming.is_said_directly and not incoming.kind.has_buttons:
             # The program may be gone, such as a chat: the person gets the rest as texts. It is asked for again under its id.
             incoming = replace(incoming, kind=PERSON)
         if incoming.kind.is_program:

@@ -21,7 +21,20 @@ from functools import cache
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeAlias, TypeVar
 
-from sqlalchemy import URL, ColumnElement, Connection, Select, and_, create_mock_engine, func, inspect, select, text
+from sqlalchemy import (
+    URL,
+    ColumnElement,
+    CompoundSelect,
+    Connection,
+    Executable,
+    Select,
+    and_,
+    create_mock_engine,
+    func,
+    inspect,
+    select,
+    text,
+)
 from sqlalchemy.engine.mock import MockConnection
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
@@ -29,8 +42,8 @@ from ...concurrency import RateLimiter, Semaphore
 from ...exceptions import DatabaseEmptyError, StoreError
 from .. import schema
 from ..dedup import KeyIndex
-from ..sequences import create_sequence, read_next_row_id, take_row_ids
 from . import full_text
+from .sequences import create_sequence, read_next_row_id, take_row_ids
 from .statements import ANSWER, RECEIVE, RECEIVE_ANSWERED, STATEMENTS
 
 if TYPE_CHECKING:
@@ -43,6 +56,8 @@ Row: TypeAlias = tuple[Any, ...]
 Rows: TypeAlias = Sequence[tuple[int, Row]]
 """Rows to write, each with the number of its prepared statement."""
 Durability: TypeAlias = Literal["full", "normal", "off"]
+Remains: TypeAlias = Literal["log", "file"]
+"""The place where deleted data still are: the log, which another program reads, or a file that is too large for a rewrite."""
 QueryGenerator: TypeAlias = Generator[tuple[int, Row], list[Any], T]
 """A generator that yields prepared queries with their parameters, receives the rows of each, and returns a result."""
 WriterHook: TypeAlias = Callable[[list[Any], Callable[[list[Any]], None]], None]
@@ -285,8 +300,6 @@ class Database(ABC):
         self.open_inbox_rows: dict[str, set[int]] = {}
         """The row ids of requests that may not be closed, by open agent. The table needs no index of them either."""
         self.inbox_rows_with_steps: set[int] = set()
-        self.searching_people: set[str] = set()
-        """The people (bare JIDs) for whom all turns are searched. That may take long, so each has one search at a time."""
         """The row ids of requests that may have durable steps. All others cost no statement about steps."""
         self.failure: StoreError | None = None
         """The reason why the database accepts no writes; None while it does. The database retries every few seconds."""
@@ -435,18 +448,22 @@ class Database(ABC):
         """Run `work` in the writer's transaction and wait for its result."""
         return await self.run(work)
 
+    def execute(self, statement: Executable) -> Commit[int]:
+        """Run one statement in the writer's transaction. The result is the number of rows that it changed."""
+        return self.run(lambda connection: connection.execute(statement).rowcount)
+
     async def erase(self, work: Callable[[Connection], T]) -> T:
         """Run `work`, which deletes rows, in the writer's transaction. Remove the deleted data from the log soon after."""
         erased = self.run(work)
         erased.on_stored(lambda _: self._schedule_log_truncation())  # also if the caller was cancelled
         return await erased
 
-    async def wait_until_erased(self, timeout_s: float) -> bool:
-        """Wait until what was deleted is no longer in the log of the database. Return False if that takes longer.
+    async def wait_until_erased(self, timeout_s: float) -> Remains | None:
+        """Wait until what was deleted is no longer on the disk. Return where it still is after that time.
 
-        A database that manages its log itself is not waited for.
+        A database that manages its files itself is not waited for.
         """
-        return True
+        return None
 
     async def read(self, work: Callable[[Connection], T], *, is_background: bool = False) -> T:
         """Run `work` in its own transaction beside the writer. It sees one state of the database.
@@ -468,6 +485,10 @@ class Database(ABC):
     async def fetch(self, query: Select[Any], *, is_background: bool = False) -> Sequence[Any]:
         """Return the rows of a query, as `read` does."""
         return await self.read(lambda connection: connection.execute(query).all(), is_background=is_background)
+
+    async def fetch_scalars(self, query: Select[Any] | CompoundSelect[Any], *, is_background: bool = False) -> list[Any]:
+        """Return the first column of the rows of a query, as `read` does."""
+        return await self.read(lambda connection: list(connection.scalars(query)), is_background=is_background)
 
     def read_blocking(self, work: Callable[[Connection], T]) -> T:
         """Run `work` as `read` does, for code on the event loop that cannot wait there. It blocks the event loop.

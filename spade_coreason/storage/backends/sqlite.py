@@ -11,7 +11,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -30,6 +30,7 @@ from .database import (
     Durability,
     Outcomes,
     QueryGenerator,
+    Remains,
     Row,
     StoreTimings,
     T,
@@ -51,6 +52,8 @@ _STEPS_BETWEEN_CHECKS = 100_000
 """The steps of SQLite's machine, some milliseconds, after which a query checks if its caller is cancelled."""
 _READER_WAIT_S = 0.2
 """The time that a truncation of the log waits for readers. No write runs during it."""
+_MAX_REWRITTEN_BYTES = 128 * 2**20
+"""The largest file that is written anew: it takes memory of this size, and about a second."""
 
 # Result codes that concern the whole file, not one write, and the remedy for each.
 _REMEDIES = {
@@ -224,10 +227,25 @@ class SqliteDatabase(Database):
         if self._truncation_task is None or self._truncation_task.done():
             self._truncation_task = self._loop.create_task(self._retry_truncating_log())
 
-    async def wait_until_erased(self, timeout_s: float) -> bool:
+    async def wait_until_erased(self, timeout_s: float) -> Remains | None:
+        is_rewritten = await asyncio.to_thread(self._rewrite_file, timeout_s)
+        self._schedule_log_truncation()
         if self._truncation_task is not None:
             await asyncio.wait([self._truncation_task], timeout=timeout_s)
-        return not self._has_erased
+        return "log" if self._has_erased else None if is_rewritten else "file"
+
+    def _rewrite_file(self, timeout_s: float) -> bool:
+        """Write the file anew, because deleted rows have copies in it. Return False if it is too large.
+
+        SQLite overwrites a row that it deletes, but not where it was before it was moved to another page. Writes wait for it.
+        """
+        if os.stat(self.name).st_size > _MAX_REWRITTEN_BYTES:
+            return False
+        with closing(self._connect_alone(timeout_s)) as connection, suppress(sqlite3.OperationalError):
+            connection.execute("PRAGMA temp_store=MEMORY")
+            connection.execute("VACUUM")
+            return True
+        return False
 
     async def _retry_truncating_log(self) -> None:
         """Truncate the log once for all deletions of a short time. Retry while other connections read it."""
@@ -252,11 +270,14 @@ class SqliteDatabase(Database):
 
     def _truncate_log(self) -> bool:
         """Copy the log into the file and truncate it. Return False if another connection still reads the log."""
-        self._require_file()
-        address = f"file:{quote(os.fsencode(self.name))}?mode=rw"
-        with closing(sqlite3.connect(address, timeout=_READER_WAIT_S, isolation_level=None, uri=True)) as connection:
+        with closing(self._connect_alone()) as connection:
             is_busy, _, _ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         return not is_busy
+
+    def _connect_alone(self, timeout_s: float = _READER_WAIT_S) -> sqlite3.Connection:
+        self._require_file()
+        address = f"file:{quote(os.fsencode(self.name))}?mode=rw"
+        return sqlite3.connect(address, timeout=timeout_s, isolation_level=None, uri=True)
 
     # The writer thread
 

@@ -21,7 +21,7 @@ from sqlalchemy.dialects import sqlite
 
 from ...domain.preferences import PREFERENCES_SCOPE
 from ..records import ACCESS_SCOPE, AGENT_SCOPE, MESSAGE_COUNT_SCOPES, PLATFORM_SCOPE, REFUSED_SCOPE
-from ..schema import asked_people, conversations, inbox, interactions, notifications, questions, schedules, steps, variables
+from ..schema import asked_people, conversations, inbox, interactions, questions, steps, tasks, variables
 
 (
     RECEIVE,
@@ -33,13 +33,12 @@ from ..schema import asked_people, conversations, inbox, interactions, notificat
     SAVE_STEP,
     DELETE_STEPS,
     ANSWER,
-    ADD_NOTIFICATION,
-    UPDATE_NOTIFICATION,
-    MOVE_SCHEDULE,
-    DELETE_SCHEDULE,
+    ADD_TASK,
+    UPDATE_TASK,
+    DELETE_TASK,
     CLOSE,
-) = range(14)
-STATEMENTS = range(14)
+) = range(13)
+STATEMENTS = range(13)
 MAX_ROWS = 16
 """The most rows of one statement on SQLite.
 
@@ -48,18 +47,14 @@ Each number of rows is a separate prepared statement. With up to 64 rows these c
 
 _DELETIONS = {
     DELETE_STEPS: f"{delete(steps)} WHERE {steps.c.request}",
-    DELETE_SCHEDULE: f"{delete(schedules)} WHERE {schedules.c.id}",
+    DELETE_TASK: f"{delete(tasks)} WHERE {tasks.c.id}",
 }
 
 # The name of the rows inside an update.
 _ROWS = "batch"
 
 
-def _set(*names: str) -> tuple[dict[str, str], list[str]]:
-    """Return the assignments of columns in an update of rows, and the names of the values of a row."""
-    return {name: f"{_ROWS}.{name}" for name in names}, ["id", *names]
-
-
+_TASK_COLUMNS = ["state", "reason", "attempts", "data", "changed_at", "due_at", "wake_at"]
 _UPDATES: dict[int, tuple[Table, dict[str, str], list[str]]] = {
     ANSWER: (
         inbox,
@@ -73,9 +68,12 @@ _UPDATES: dict[int, tuple[Table, dict[str, str], list[str]]] = {
     ),
     CLOSE: (inbox, {"state": "2", "answer": "NULL", "request": "NULL"}, ["id"]),
     SET_CHANNEL: (inbox, {"channel": f"{_ROWS}.channel"}, ["id", "channel"]),
-    # Updates only: a row that was erased meanwhile does not come back.
-    UPDATE_NOTIFICATION: (notifications, *_set("state", "reason", "attempts", "messages", "changed_at", "due_at")),
-    MOVE_SCHEDULE: (schedules, *_set("state", "reason", "due_at", "wake_at")),
+    # Updates only: a row that was erased meanwhile does not come back. Without data it keeps its own.
+    UPDATE_TASK: (
+        tasks,
+        {**{name: f"{_ROWS}.{name}" for name in _TASK_COLUMNS}, "data": f"coalesce({_ROWS}.data, tasks.data)"},
+        ["id", *_TASK_COLUMNS],
+    ),
 }
 
 
@@ -113,22 +111,7 @@ RECEIVED_COLUMNS = ["id", "agent", "key", "sender", "received_at", "state", "req
 _ANSWERED_COLUMNS = [*RECEIVED_COLUMNS[:-3], "answer", "digest", "interaction", "evidence"]
 
 
-KEY_COLUMNS: dict[int, slice] = {
-    RECEIVE: slice(0, 1),
-    RECEIVE_ANSWERED: slice(0, 1),
-    SAVE_CONVERSATION: slice(0, 1),
-    ADD_INTERACTION: slice(0, 1),
-    SAVE_VARIABLE: slice(0, 4),
-    SAVE_STEP: slice(0, 3),
-    DELETE_STEPS: slice(0, 1),
-    ANSWER: slice(0, 1),
-    CLOSE: slice(0, 1),
-    SET_CHANNEL: slice(0, 1),
-    ADD_NOTIFICATION: slice(0, 1),
-    UPDATE_NOTIFICATION: slice(0, 1),
-    MOVE_SCHEDULE: slice(0, 1),
-    DELETE_SCHEDULE: slice(0, 1),
-}
+KEY_COLUMNS = {**dict.fromkeys(STATEMENTS, slice(0, 1)), SAVE_VARIABLE: slice(0, 4), SAVE_STEP: slice(0, 3)}
 """The values of a row that identify it, by statement."""
 TEXT_INDEXES = {
     RECEIVE: RECEIVED_COLUMNS.index("request"),
@@ -137,29 +120,30 @@ TEXT_INDEXES = {
     SAVE_VARIABLE: _column_names(variables).index("value"),
     SAVE_STEP: _column_names(steps).index("result"),
     ANSWER: _UPDATES[ANSWER][2].index("answer"),
-    ADD_NOTIFICATION: _column_names(notifications).index("content"),
-    UPDATE_NOTIFICATION: _UPDATES[UPDATE_NOTIFICATION][2].index("messages"),
+    ADD_TASK: _column_names(tasks).index("data"),
+    UPDATE_TASK: _UPDATES[UPDATE_TASK][2].index("data"),
 }
 """The place of the text in a row, by statement. It may be None."""
 
 
 def _build_inserts(insert: InsertFunction, dialect: Dialect) -> dict[int, str]:
+    whole = {ADD_INTERACTION: interactions, ADD_TASK: tasks}
+    keys: dict[int, tuple[Table, list[str], list[str]]] = {
+        SAVE_CONVERSATION: (conversations, ["id"], _FIXED_CONVERSATION_COLUMNS),
+        SAVE_VARIABLE: (variables, ["agent", "scope", "holder", "name"], []),
+        SAVE_STEP: (steps, ["request", "name", "number"], []),
+    }
     return {
         RECEIVE: _compile(_insert(insert, inbox, RECEIVED_COLUMNS), RECEIVED_COLUMNS, dialect),
         RECEIVE_ANSWERED: _compile(_insert(insert, inbox, _ANSWERED_COLUMNS), _ANSWERED_COLUMNS, dialect),
-        SAVE_CONVERSATION: _compile(
-            _upsert(insert, conversations, ["id"], _FIXED_CONVERSATION_COLUMNS), _column_names(conversations), dialect
-        ),
-        ADD_INTERACTION: _compile(
-            _insert(insert, interactions, _column_names(interactions)), _column_names(interactions), dialect
-        ),
-        SAVE_VARIABLE: _compile(
-            _upsert(insert, variables, ["agent", "scope", "holder", "name"]), _column_names(variables), dialect
-        ),
-        SAVE_STEP: _compile(_upsert(insert, steps, ["request", "name", "number"]), _column_names(steps), dialect),
-        ADD_NOTIFICATION: _compile(
-            _insert(insert, notifications, _column_names(notifications)), _column_names(notifications), dialect
-        ),
+        **{
+            number: _compile(_insert(insert, table, _column_names(table)), _column_names(table), dialect)
+            for number, table in whole.items()
+        },
+        **{
+            number: _compile(_upsert(insert, table, key, fixed), _column_names(table), dialect)
+            for number, (table, key, fixed) in keys.items()
+        },
     }
 
 
@@ -282,18 +266,16 @@ def _build_queries(dialect: Dialect) -> dict[int, str]:
         .where(conversations.c.agent == bindparam("agent"), conversations.c.state == bindparam("state"))
         .order_by(conversations.c.last_interaction)
     )
-    names = ["agent", "of_schedules", "of_questions", "of_own", "owner", "of_people"]
-    tables = (notifications, schedules, questions, schedules)
-    own = (*(table.c.agent for table in tables), schedules.c.owner, asked_people.c.agent)
+    names = ["agent", "of_own", "owner", "of_questions", "of_people"]
+    own = tasks.c.agent, tasks.c.agent, tasks.c.owner, questions.c.agent, asked_people.c.agent
     is_of = [column == bindparam(name) for column, name in zip(own, names, strict=True)]
     waiting: ColumnElement[str] = literal_column("'waiting'")
     is_open: ColumnElement[str] = literal_column("'open'")
     due = select(
-        select(func.min(notifications.c.due_at)).where(is_of[0], notifications.c.state == waiting).scalar_subquery(),
-        select(func.min(schedules.c.wake_at)).where(is_of[1], schedules.c.state == waiting).scalar_subquery(),
-        select(func.min(questions.c.wake_at)).where(is_of[2], questions.c.state == is_open).scalar_subquery(),
-        select(schedules.c.id).where(is_of[3], is_of[4]).exists(),
-        select(asked_people.c.question).where(is_of[5], asked_people.c.waits.is_not(None)).exists(),
+        select(func.min(tasks.c.wake_at)).where(is_of[0], tasks.c.state == waiting).scalar_subquery(),
+        select(tasks.c.id).where(is_of[1], is_of[2]).exists(),
+        select(questions.c.id).where(is_of[3], questions.c.state == is_open).exists(),
+        select(asked_people.c.question).where(is_of[4], asked_people.c.waits.is_not(None)).exists(),
     )
     return {
         FIND_DUE: _compile(due, names, dialect),

@@ -6,17 +6,15 @@ import base64
 import binascii
 import secrets
 from datetime import datetime, timedelta
-from typing import Literal, NamedTuple, TypeAlias
+from functools import partial
+from typing import Literal, TypeAlias
 
-from sqlalchemy import ColumnElement, Connection, delete, func, insert, select, update
+from sqlalchemy import Connection, delete, func, insert, select
 
 from ..backends.database import Commit, Database
-from ..dedup import DUPLICATE_DAYS
 from ..records import to_micros
-from ..schema import webhook_bodies, webhooks
-
-WebhookKind: TypeAlias = Literal["standard", "github"]
-"""The form of a signature: that of Standard Webhooks, or that of GitHub."""
+from ..row_repository import RowRepository
+from ..schema import DUPLICATE_DAYS, StoredWebhook, WebhookBody, WebhookKind, webhook_bodies, webhooks
 
 _SECRET_PREFIX = "whsec_"
 """The beginning of the secrets of Standard Webhooks."""
@@ -49,9 +47,13 @@ def make_webhook_secret(kind: WebhookKind) -> str:
 def decode_webhook_secret(kind: WebhookKind, secret: str) -> bytes:
     """Return the key of the HMAC. Raise ValueError for a secret that is malformed, too short or too long."""
     if kind == "github":
-        if not _MIN_SECRET_CHARACTERS <= len(secret) <= _MAX_SECRET_CHARACTERS or secret != secret.strip():
+        if (
+            not _MIN_SECRET_CHARACTERS <= len(secret) <= _MAX_SECRET_CHARACTERS
+            or not secret.isprintable()
+            or secret != secret.strip()
+        ):
             raise ValueError(
-                f"it needs {_MIN_SECRET_CHARACTERS} to {_MAX_SECRET_CHARACTERS} characters, and no spaces around it"
+                f"it needs {_MIN_SECRET_CHARACTERS} to {_MAX_SECRET_CHARACTERS} printable characters, and no spaces around it"
             )
         return secret.encode()
     try:
@@ -63,42 +65,16 @@ def decode_webhook_secret(kind: WebhookKind, secret: str) -> bytes:
     return key
 
 
-class StoredWebhook(NamedTuple):
-    """A row of the webhooks. Times are in microseconds."""
-
-    id: int
-    name: str
-    agent: str
-    """The bare JID of the agent."""
-    kind: WebhookKind
-    thread: str | None
-    secret: str
-    secret_number: int
-    previous_secret: str | None
-    previous_until: int | None
-    answer_key: bytes
-    created_at: int
-    created_by: str
-    issued_at: int
-    revoked_at: int | None
-
-    def __repr__(self) -> str:
-        """Return a text without the secrets."""
-        return f"StoredWebhook({self.name!r}, {self.agent!r}, {self.kind!r})"
-
-    def accepts_previous(self, now: datetime) -> bool:
-        """Return True if the secret before the present one is accepted too."""
-        return self.previous_until is not None and to_micros(now) < self.previous_until
-
-
-class WebhookRepository:
-    """The webhooks of a platform. Methods raise StoreError if the database fails.
+class WebhookRepository(RowRepository[StoredWebhook]):
+    """The webhooks of a platform, by name. Those that are revoked are among them.
 
     `max_bodies` is the number of bodies that are remembered for one secret.
     """
 
+    table, row, ident, order = webhooks, StoredWebhook, "name", "name"
+
     def __init__(self, database: Database, max_bodies: int = _MAX_BODIES) -> None:
-        self._database = database
+        super().__init__(database)
         self.max_bodies = max_bodies
 
     def make(
@@ -123,25 +99,6 @@ class WebhookRepository:
             None,
         )
 
-    async def load_all(self) -> list[StoredWebhook]:
-        """Return all webhooks by name, with those that are revoked."""
-        return await self._load()
-
-    async def find(self, name: str) -> StoredWebhook | None:
-        """Return a webhook, or None."""
-        return next(iter(await self._load(webhooks.c.name == name)), None)
-
-    def create(self, new: StoredWebhook) -> Commit[bool]:
-        """Store a new webhook. The commit has False if there is, or was, one of its name."""
-
-        def work(connection: Connection) -> bool:
-            if connection.scalar(select(webhooks.c.id).where(webhooks.c.name == new.name)) is not None:
-                return False
-            connection.execute(insert(webhooks).values(new._asdict()))
-            return True
-
-        return self._database.run(work)
-
     def rotate(self, name: str, secret: str, *, keep: timedelta, now: datetime) -> Commit[StoredWebhook | None]:
         """Give a webhook a new secret. The one of before is accepted for `keep`, and one before that not any more.
 
@@ -149,39 +106,22 @@ class WebhookRepository:
         is revoked.
         """
 
-        def work(connection: Connection) -> StoredWebhook | None:
-            is_open = webhooks.c.name == name, webhooks.c.revoked_at.is_(None)
-            row = connection.execute(select(webhooks).where(*is_open)).one_or_none()
-            if row is None:
+        def decide(before: StoredWebhook) -> StoredWebhook | None:
+            if before.revoked_at is not None:
                 return None
-            before = StoredWebhook._make(row)
-            after = before._replace(
+            return before._replace(
                 secret=secret,
                 secret_number=before.secret_number + 1,
                 previous_secret=before.secret if keep else None,
                 previous_until=to_micros(now + keep) if keep else None,
                 issued_at=to_micros(now),
             )
-            connection.execute(update(webhooks).where(webhooks.c.id == after.id).values(after._asdict()))
-            _delete_bodies(connection, after, now)
-            return after
 
-        return self._database.run(work)
+        return self.update(name, decide, partial(_delete_bodies, now=now))
 
     def revoke(self, name: str, now: datetime) -> Commit[StoredWebhook | None]:
         """Revoke a webhook for good, and delete its secrets. The commit has it, or None if there is none."""
-
-        def work(connection: Connection) -> StoredWebhook | None:
-            values = {"revoked_at": to_micros(now), "secret": "", "previous_secret": None, "previous_until": None}
-            is_open = webhooks.c.name == name, webhooks.c.revoked_at.is_(None)
-            connection.execute(update(webhooks).where(*is_open).values(values))
-            row = connection.execute(select(webhooks).where(webhooks.c.name == name)).one_or_none()
-            if row is None:
-                return None
-            connection.execute(delete(webhook_bodies).where(webhook_bodies.c.webhook == row.id))
-            return StoredWebhook._make(row)
-
-        return self._database.run(work)
+        return self.update(name, lambda webhook: webhook.revoked(now), partial(_delete_bodies, now=now))
 
     def remember(self, webhook: StoredWebhook, secret_number: int, body: bytes, now: datetime) -> Commit[Accepted]:
         """Remember a body, by its hash, for as long as the secret with which it was signed is accepted.
@@ -203,8 +143,7 @@ class WebhookRepository:
                 if count >= self.max_bodies:
                     return "full"
                 accepted_at = min([to_micros(now), *(row.accepted_at for row in earlier)])
-                row = {"webhook": webhook.id, "secret_number": secret_number, "body": body, "accepted_at": accepted_at}
-                connection.execute(insert(webhook_bodies).values(row))
+                connection.execute(insert(webhook_bodies).values(WebhookBody(webhook.id, secret_number, body, accepted_at)))
             if not earlier:
                 return "new"
             is_old = min(row.accepted_at for row in earlier) <= to_micros(now - _KNOWN_TO_INBOX)
@@ -212,14 +151,10 @@ class WebhookRepository:
 
         return self._database.run(work)
 
-    def forget(self, webhook: StoredWebhook, secret_number: int, body: bytes) -> Commit[None]:
+    def forget(self, webhook: StoredWebhook, secret_number: int, body: bytes) -> Commit[int]:
         """Forget a body that was remembered, because its request was refused."""
         key = {"webhook": webhook.id, "secret_number": secret_number, "body": body}
-
-        def work(connection: Connection) -> None:
-            connection.execute(delete(webhook_bodies).where(*(webhook_bodies.c[name] == value for name, value in key.items())))
-
-        return self._database.run(work)
+        return self._database.execute(delete(webhook_bodies).filter_by(**key))
 
     async def count_bodies(self) -> dict[int, int]:
         """Return the numbers of bodies that are remembered for the present secrets of webhooks, by their rows."""
@@ -232,14 +167,9 @@ class WebhookRepository:
         rows = await self._database.fetch(query)
         return {row.id: row.bodies for row in rows}
 
-    async def _load(self, *conditions: ColumnElement[bool]) -> list[StoredWebhook]:
-        query = select(webhooks).where(*conditions).order_by(webhooks.c.name)
-        rows = await self._database.fetch(query)
-        return [StoredWebhook._make(row) for row in rows]
-
 
 def _delete_bodies(connection: Connection, webhook: StoredWebhook, now: datetime) -> None:
     """Delete the bodies of secrets that are not accepted any more."""
-    first = webhook.secret_number - (1 if webhook.accepts_previous(now) else 0)
-    is_over = webhook_bodies.c.webhook == webhook.id, webhook_bodies.c.secret_number < first
-    connection.execute(delete(webhook_bodies).where(*is_over))
+    of_webhook = delete(webhook_bodies).where(webhook_bodies.c.webhook == webhook.id)
+    is_over = webhook_bodies.c.secret_number < webhook.secret_number - (1 if webhook.accepts_previous(now) else 0)
+    connection.execute(of_webhook if webhook.revoked_at is not None else of_webhook.where(is_over))

@@ -7,33 +7,17 @@ workers, the row goes too, so that the other side notices.
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import NamedTuple
 
 from sqlalchemy import ColumnElement, Connection, delete, insert, or_, select, update
 
 from ..backends.database import Database
-from ..schema import leases, worker_calls, workers
+from ..schema import WorkerCall, leases, worker_calls, workers
 from .leases import NOW, ring
 from .mailbox import ALL_DOORS, EVERYBODY
 
 OTHER_WORKER = -1
 """No id of a worker."""
 _calls = worker_calls.c
-
-
-class StoredCall(NamedTuple):
-    """A call. `arguments` and `answer` are JSON; without an answer it is under way. `agent` is "" for the worker itself."""
-
-    id: int
-    caller: int
-    worker: int
-    agent: str
-    method: str
-    arguments: str
-    is_stopped: bool
-    answer: str | None
-    is_expired: bool
-    """True if the lease of the worker that is asked has ended."""
 
 
 class CallTable:
@@ -81,24 +65,28 @@ class CallTable:
             ring(connection, str(worker), str(worker))
         return worker
 
-    async def read(self, callers: Collection[int]) -> tuple[list[StoredCall], set[int]]:
+    async def read(self, callers: Collection[int]) -> tuple[list[tuple[WorkerCall, bool]], set[int]]:
         """Return the calls that this worker is asked and has not answered, with those that it has made.
 
-        Return also those of the workers `callers` that have not ended.
+        Each has True if the lease of the worker that is asked has ended. Return also those of the workers `callers` that have
+        not ended.
         """
-        is_expired = (workers.c.expires_at < NOW).label("is_expired")
-        columns = [_calls[name] for name in StoredCall._fields[:-1]]
         own = or_(_calls.caller == self.worker, (_calls.worker == self.worker) & _calls.answer.is_(None))
-        query = select(*columns, is_expired).join(workers, workers.c.id == _calls.worker).where(own).order_by(_calls.id)
+        query = (
+            select(worker_calls, workers.c.expires_at < NOW)
+            .join(workers, workers.c.id == _calls.worker)
+            .where(own)
+            .order_by(_calls.id)
+        )
         alive = select(workers.c.id).where(workers.c.id.in_(callers))
 
-        def work(connection: Connection) -> tuple[list[StoredCall], set[int]]:
-            found = [StoredCall._make(row) for row in connection.execute(query)]
+        def work(connection: Connection) -> tuple[list[tuple[WorkerCall, bool]], set[int]]:
+            found = [(WorkerCall(*call), is_expired) for *call, is_expired in connection.execute(query)]
             return found, set(connection.scalars(alive)) if callers else set()
 
         return await self._database.read(work)
 
-    async def answer(self, call: StoredCall, answer: str) -> None:
+    async def answer(self, call: WorkerCall, answer: str) -> None:
         """Store the answer to a call, unless its caller has ended."""
 
         def work(connection: Connection) -> None:

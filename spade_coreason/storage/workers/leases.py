@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 from sqlalchemy import ColumnElement, Connection, delete, insert, select, text, update
 from sqlalchemy.dialects.postgresql import insert as insert_or_skip
 
-from ...contracts.base import utc_now
+from ...contracts.times import utc_now
 from ..backends.database import Database
+from ..backends.sequences import take_row_ids
 from ..crashes import RunningRequests, count_crash, record_lost_worker, store_kept
 from ..schema import leases, workers
-from ..sequences import take_row_ids
 from .mailbox import EVERYBODY, LEASES_CHANGED
 
 RINGS = "rings"
@@ -488,4 +488,4 @@ class Leases:
     async def list_handed_over(self, agents: Collection[str]) -> list[str]:
         """Return those of the agents whose last worker gave them back."""
         query = select(leases.c.agent).where(leases.c.agent.in_(agents), leases.c.was_handed_over)
-        return await self._database.read(lambda connection: list(connection.scalars(query)))
+        return await self._database.fetch_scalars(query)

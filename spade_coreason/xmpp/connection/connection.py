@@ -13,7 +13,7 @@ from xml.etree.ElementTree import Element
 from slixmpp import JID, Iq, Presence
 from slixmpp.exceptions import IqError, IqTimeout
 
-from ...contracts.base import utc_now
+from ...contracts.times import utc_now
 from ...domain.jid import bare_jid, jid_domain
 from ...exceptions import ConnectError, LoginError
 from ...runtime import OutboundMessage

@@ -29,6 +29,8 @@ STOP_TIMEOUT_S = 5.0
 MAX_LOG_BYTES = 1_000_000
 _SERVER_PORTS = range(10_000, 32_768)
 _PORT_ATTEMPTS = 1_000
+_TAKEN_PORT = ("in use", "using this port", "is not already")
+"""Words in the log of a server whose port another program has. Prosody has a text for each kind of port (core/portmanager)."""
 
 
 def find_free_ports(count: int) -> list[int]:
@@ -153,7 +155,7 @@ async def _wait_until_serving(spec: LaunchSpec, server: ServerProcess, process: 
             # No event reports that a port begins to listen, so it is polled. The end of the process interrupts the wait.
             await asyncio.wait({ended}, timeout=PROBE_EVERY_S)
             log_line = server.last_log_line()
-            if "address already in use" in log_line.lower():  # Prosody logs it, and runs on without listening
+            if any(word in log_line for word in _TAKEN_PORT):  # Prosody runs on without listening
                 raise AddressInUseError(f"{spec.name} cannot start: {log_line}")
             if ended.done():
                 raise ServerError(ended.result())

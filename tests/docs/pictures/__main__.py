@@ -1,6 +1,7 @@
 """`python -m tests.docs.pictures`: make pictures, and check if they are older than what they show.
 
 record [SCENARIO …]    play scenarios, by default all, and draw them
+page                   take those of the page in the browser
 draw [FIGURES]         draw the benchmarks; FIGURES is a new file of `python -m benchmarks --json`
 check                  warn of pictures that are older than what they show
 """
@@ -22,6 +23,13 @@ def main(arguments: list[str]) -> int:
     match arguments:
         case ["record", *names]:
             return _record([read_scenario(Path(name)) for name in names] or find_scenarios())
+        case ["page"]:
+            from . import page  # the checks need no browser
+
+            page.take()
+            for picture in page.PICTURES:
+                _finish(picture, page.SHOWS)
+            return 0
         case ["draw", *names]:
             for name in names:
                 plots.keep(Path(name), ROOT)

@@ -10,7 +10,7 @@ import openai
 import pytest
 
 from spade_coreason import AgentRequest, Files, Response, Session
-from spade_coreason.contracts.base import utc_now
+from spade_coreason.contracts.times import utc_now
 from spade_coreason.exceptions import FileError
 from spade_coreason.memory.erasure import erase_person
 from spade_coreason.storage.inbox import Inbox

@@ -13,14 +13,13 @@ import pytest
 
 from tests.support.door_agents import Desk
 from tests.support.doors import KEY
+from tests.support.node_packages import install_packages
 from tests.support.openai_door import MODEL, OpenAIDoor, serve_agent
 
 _SCRIPTS = Path(__file__).parent / "node"
-_BUILD = Path(__file__).parents[3] / "build" / "node-clients"
 
 pytestmark = [
     pytest.mark.release,  # they are downloaded
-    pytest.mark.skipif(shutil.which("npm") is None, reason="npm is not installed"),
     pytest.mark.timeout(300),
 ]
 
@@ -28,22 +27,10 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def packages() -> Path:
     """Install the packages, unless they are there."""
-    wanted = (_SCRIPTS / "package.json").read_text()
-    installed = _BUILD / "package.json"
-    if not (installed.exists() and installed.read_text() == wanted and (_BUILD / "node_modules").is_dir()):
-        shutil.rmtree(_BUILD, ignore_errors=True)
-        _BUILD.mkdir(parents=True)
-        for name in ("package.json", "package-lock.json"):
-            shutil.copy(_SCRIPTS / name, _BUILD)
-        command = ["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]
-        try:
-            subprocess.run(command, cwd=_BUILD, check=True, timeout=240)
-        except BaseException:
-            shutil.rmtree(_BUILD, ignore_errors=True)
-            raise
+    directory = install_packages(_SCRIPTS, "node-clients")
     for script in _SCRIPTS.glob("*.js"):
-        shutil.copy(script, _BUILD)
-    return _BUILD
+        shutil.copy(script, directory)
+    return directory
 
 
 async def run(packages: Path, script: str, door: OpenAIDoor) -> Any:

@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
-import hashlib
 import json
 import os
 import random
 import shutil
 import signal
+import sys
 import tempfile
 import time
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
+from itertools import count, product
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from spade_coreason.exceptions import MemoryFileError, MemoryFullError, StoreError
 from spade_coreason.memory.interaction.file import MemoryLimits
-from spade_coreason.memory.interaction.journal import encode_fold
 from spade_coreason.memory.interaction.store import AgentInteractionMemory
 from tests.support.long_forms import short_and_long_in_release
 from tests.support.memories import OpenMemory
@@ -81,9 +83,9 @@ def test_an_addition_is_a_line_in_the_journal_until_it_is_folded_in(tmp_path: Pa
     memory.add_information("d", "y\n")
     assert file_suffixes(tmp_path) == [".json.journal", ".json.lock"]
     lines = [json.loads(line) for line in memory.journal_path.read_text().splitlines()]
-    assert [set(line) for line in lines] == [
-        {"agent_id", "journal", "crc32"},
-        *[{"conversation_id", "content", "timestamp", "crc32"}] * 2,
+    assert [list(line) for line in lines] == [
+        ["journal_of", "crc32"],
+        *[["at", "conversation_id", "content", "timestamp", "crc32"]] * 2,
     ]
     memory.flush()
     assert file_suffixes(tmp_path) == [".json", ".json.lock"]
@@ -136,8 +138,6 @@ def test_additions_made_at_once_share_one_write(tmp_path: Path) -> None:
     opened = []
 
     def count_opens() -> None:
-        import sys
-
         def hook(event: str, arguments: tuple[object, ...]) -> None:
             if event == "open" and str(arguments[0]).endswith(".journal") and int(str(arguments[2])) & os.O_WRONLY:
                 opened.append(1)
@@ -210,7 +210,7 @@ def test_a_damaged_journal_is_named_and_kept(tmp_path: Path, damage: str) -> Non
         other.add_information("c", "x")
         other.journal_path.replace(path)
     else:
-        path.write_bytes(encode_fold("") + path.read_bytes())
+        path.write_bytes(b"\0" + path.read_bytes())
     data = path.read_bytes()
     for attempt in (lambda: memory.add_information("c", "x"), lambda: memory_in(tmp_path), memory.flush):
         with pytest.raises(MemoryFileError, match="move it away to continue without the entries added") as caught:
@@ -225,7 +225,7 @@ def test_a_damaged_journal_is_named_and_kept(tmp_path: Path, damage: str) -> Non
 def test_a_line_of_a_later_version_is_kept_and_not_taken_for_an_incomplete_one(tmp_path: Path) -> None:
     memory = memory_in(tmp_path)
     memory.add_information("c", "one")
-    later = b'{"conversation_id":"c","content":"two","timestamp":"","importance":"high"'
+    later = b'{"at":1,"conversation_id":"c","content":"two","timestamp":"","importance":"high"'
     with memory.journal_path.open("ab") as file:
         file.write(b'%b,"crc32":"%08x"}\n' % (later, zlib.crc32(later)))
     data = memory.journal_path.read_bytes()
@@ -235,61 +235,220 @@ def test_a_line_of_a_later_version_is_kept_and_not_taken_for_an_incomplete_one(t
         assert memory.journal_path.read_bytes() == data
 
 
-def interrupted_fold(memory: AgentInteractionMemory, fold: Callable[[], object]) -> None:
-    """Leave the files of a process that is killed between installing the new file and removing the journal."""
-    journal = memory.journal_path.read_bytes()
-    fold()
-    memory.journal_path.write_bytes(journal + encode_fold(hashlib.sha256(memory.path.read_bytes()).hexdigest()))
+LEGACY = Path(__file__).parent / "legacy_journal"
+"""A file and its journal, without places, of a process that was killed in its second fold, before it removed the journal."""
+LEGACY_ENTRIES = {"c": ["one", "one"], "d": ["zwei\n🙂"]}  # of one millisecond
 
 
-def test_a_fold_killed_before_its_end_counts_nothing_twice(tmp_path: Path) -> None:
-    watcher, memory = memory_in(tmp_path), memory_in(tmp_path)
-    memory.add_information("c", "x")
-    assert watcher.get_information("c") == ["x"]
-    interrupted_fold(memory, memory.flush)
-    for reader in (watcher, memory, memory_in(tmp_path)):
-        assert reader.get_information("c") == ["x"]
-    memory_in(tmp_path).add_information("c", "y")
-    assert b"folded" not in memory.journal_path.read_bytes()
-    for reader in (watcher, memory, memory_in(tmp_path)):
-        assert reader.get_information("c") == ["x", "y"]
-    interrupted_fold(memory, memory.flush)
-    memory_in(tmp_path).flush()
-    assert not memory.journal_path.exists()
-    assert watcher.get_information("c") == ["x", "y"]
+def texts(memory: AgentInteractionMemory) -> dict[str, list[str]]:
+    return {name: memory.get_information(name) for name in memory.get_all_conversations()}
 
 
-def test_a_fold_killed_at_its_begin_loses_nothing(tmp_path: Path) -> None:
-    watcher, memory = memory_in(tmp_path), memory_in(tmp_path)
-    memory.add_information("c", "x")
-    with open(memory.journal_path, "ab") as file:
-        file.write(encode_fold("0" * 64))
-    memory.add_information("c", "y")
-    for reader in (watcher, memory, memory_in(tmp_path)):
-        assert reader.get_information("c") == ["x", "y"]
-    memory.close()
-    assert contents(memory.path) == {"c": ["x", "y"]}
+FORMS = [
+    "file and journal",
+    "long journal",
+    "file alone",
+    "folded journal",
+    "changed file",
+    "spade_llm",
+    "legacy",
+    "no legacy file",
+]
 
 
-@pytest.mark.parametrize("interrupted", ["", "killed before its end", "and an entry is removed then"])
-def test_erased_information_is_in_neither_file(tmp_path: Path, interrupted: str) -> None:
-    memory = memory_in(tmp_path)
-    memory.add_information("c", "secret in the file")
+def prepare(directory: Path, form: str) -> None:
+    """Make the files of an agent."""
+    if "legacy" in form or form == "spade_llm":
+        shutil.copytree(SPADE_LLM if form == "spade_llm" else LEGACY, directory, dirs_exist_ok=True)
+        if form == "no legacy file":
+            (directory / f"{AGENT}.json").unlink()
+        return
+    memory = memory_in(directory)
+    for name in "cde":
+        memory.add_information(name, "in the file")
     memory.flush()
-    memory.add_information("c", "secret in the journal")
-    memory.add_information("d", "stays")
-    if interrupted:
-        interrupted_fold(memory, lambda: memory.clear_conversation("c"))
-        assert "secret" in memory.journal_path.read_text()
-        assert memory_in(tmp_path).get_all_conversations() == ["d"]
-        if interrupted == "killed before its end":
-            assert memory_in(tmp_path).clear_conversation("c") is False
+    for name in "cd":
+        memory.add_information(name, "in the journal")
+    if form == "changed file":
+        memory.path.write_text(json.dumps({"agent_id": AGENT, "interactions": {"c": [], "e": [], "f": []}}))
+    elif form == "long journal":
+        memory.add_information("c", "x" * 1000)
+    elif form != "file and journal":
+        journal = memory.journal_path.read_bytes()
+        memory.flush()
+        if form == "folded journal":  # the process was killed before it removed it
+            memory.journal_path.write_bytes(journal)
+
+
+OPERATIONS: dict[str, Callable[[AgentInteractionMemory], object]] = {
+    "add": lambda memory: memory.add_information("c", "new"),
+    "flush": lambda memory: memory.flush(),
+    "clear": lambda memory: memory.clear_conversations("ce"),
+    "clear what is in the file": lambda memory: memory.clear_conversation("e"),
+    "remove": lambda memory: memory.remove_information("c", "in the file", "one"),
+    "merge": lambda memory: memory.merge({"c": bytearray(b'{"content":"new","timestamp":""}\n')}),
+}
+
+
+change_of_files = pytest.mark.parametrize(("form", "operation"), list(product(FORMS, OPERATIONS)))
+
+
+def states_before_and_after(directory: Path, form: str, operation: str) -> list[dict[str, list[str]]]:
+    """Prepare the directory `before`, and return what there is before and after an operation."""
+    for name in ("before", "after"):
+        prepare(directory / name, form)
+    OPERATIONS[operation](memory_in(directory / "after"))
+    return [texts(memory_in(directory / name)) for name in ("before", "after")]
+
+
+@change_of_files
+def test_killed_before_any_system_call_a_change_is_complete_or_absent(tmp_path: Path, form: str, operation: str) -> None:
+    before, after = states_before_and_after(tmp_path, form, operation)
+    for step in range(1000):
+        directory = tmp_path / str(step)
+        shutil.copytree(tmp_path / "before", directory)
+        watcher = memory_in(directory)
+        with forked(lambda: die_at(step, directory, OPERATIONS[operation])) as pid:  # noqa: B023 - it runs now
+            code = wait_for_exit(pid)
+        for memory in (memory_in(directory), watcher):
+            now = texts(memory)
+            assert now in ([before, after] if code else [after]), step
+        assert step or now == before
+        watcher.add_information("c", "one")
+        now["c"] = [*now.get("c", []), "one"]
+        assert texts(memory_in(directory)) == now
+        memory.close()
+        assert {name: held for name, held in contents(memory.path).items() if held} == now
+        if not code:
+            break
+        shutil.rmtree(directory)
+    assert step > 3 or before == after
+
+
+def die_at(step: int, directory: Path, work: Callable[[AgentInteractionMemory], object]) -> None:
+    """End the process before a system call of the work, by its number."""
+    memory, steps = memory_in(directory, MemoryLimits(journal_bytes=500)), count()
+
+    def hook(_frame: object, event: str, function: Any) -> None:
+        module = getattr(function, "__module__", None) or type(getattr(function, "__self__", None)).__module__
+        if event == "c_call" and module in ("posix", "fcntl", "_io") and next(steps) == step:
+            os._exit(9)
+
+    sys.setprofile(hook)
+    work(memory)
+    sys.setprofile(None)
+
+
+class PowerCuts:
+    """The states in which a power cut leaves a directory: each name and each content is the synced one, or the one of now."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory, self.seen = directory, list[dict[str, list[str]]]()
+        self.durable: dict[str, bytes | None] = {path.name: path.read_bytes() for path in directory.iterdir()}
+        self.synced = {path.stat().st_ino: path.read_bytes() for path in directory.iterdir()}
+
+    def sync(self, descriptor: int) -> None:
+        path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+        if self.directory in (path, path.parent):
+            self.look()
+        if path == self.directory:
+            self.durable = {each.name: self.synced.get(each.stat().st_ino) for each in path.iterdir()}
         else:
-            assert memory_in(tmp_path).remove_information("c", "secret in the journal") == 0
-    else:
-        assert memory.clear_conversation("c") is True
-    assert all("secret" not in path.read_text() for path in tmp_path.iterdir())
-    assert memory_in(tmp_path).get_information("d") == ["stays"]
+            self.synced[path.stat().st_ino] = path.read_bytes()
+            if path.name in self.durable:
+                self.durable[path.name] = path.read_bytes()
+
+    def look(self) -> None:
+        """Add what is left in each state to `seen`."""
+        paths = [self.directory / f"{AGENT}.json{end}" for end in ("", ".journal")]
+        now = [(self.synced.get(path.stat().st_ino), path.read_bytes()) if path.exists() else (None,) for path in paths]
+        for data in product(*({self.durable.get(path.name), *here} for path, here in zip(paths, now, strict=True))):
+            state = shutil.copytree(self.directory, self.directory.with_name("state"))
+            for path, content in zip(paths, data, strict=True):
+                (state / path.name).unlink(missing_ok=True)
+                if content is not None:
+                    (state / path.name).write_bytes(content)
+            self.seen.append(texts(memory_in(state)))
+            shutil.rmtree(state)
+
+
+@change_of_files
+def test_a_power_cut_leaves_a_change_complete_or_absent_and_complete_once_it_has_returned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str, operation: str
+) -> None:
+    before, after = states_before_and_after(tmp_path, form, operation)
+    memory, cuts = memory_in(tmp_path / "before"), PowerCuts(tmp_path / "before")
+    for name in ("fsync", "fdatasync"):
+        monkeypatch.setattr(os, name, cuts.sync)
+    OPERATIONS[operation](memory)
+    assert all(state in (before, after) for state in cuts.seen)
+    cuts.seen.clear()
+    cuts.look()
+    assert all(state == after for state in cuts.seen)
+
+
+@pytest.mark.parametrize("form", ["legacy", "no legacy file"])
+def test_a_journal_without_places_is_read_as_it_is_until_something_is_written(tmp_path: Path, form: str) -> None:
+    prepare(tmp_path, form)
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    memory = memory_in(tmp_path)
+    assert texts(memory) == LEGACY_ENTRIES
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+    memory.add_information("c", "one")
+    assert memory.journal_path.read_bytes().startswith(b'{"journal_of":')
+    assert texts(memory_in(tmp_path)) == LEGACY_ENTRIES | {"c": ["one"] * 3}
+
+
+def test_a_journal_without_places_may_be_torn_and_not_damaged(tmp_path: Path) -> None:
+    whole = (LEGACY / f"{AGENT}.json.journal").read_bytes()
+    path = tmp_path / f"{AGENT}.json.journal"
+    first = {"c": ["one"]}
+    expected = [{}, {}, first, LEGACY_ENTRIES | first, LEGACY_ENTRIES | first, LEGACY_ENTRIES]
+    for end in range(len(whole)):
+        path.write_bytes(whole[:end])
+        assert texts(memory_in(tmp_path)) == expected[whole[:end].count(b"\n")]
+        path.write_bytes(whole[:end] + b"\0" + whole[end + 1 :])
+        if end < whole.rindex(b"\n", 0, -1):
+            with pytest.raises(MemoryFileError, match=r"is damaged at byte \d+, in the line that begins there"):
+                memory_in(tmp_path)
+
+
+@pytest.mark.parametrize("form", ["file and journal", "folded journal", "legacy"])
+def test_erased_information_is_in_neither_file(tmp_path: Path, form: str) -> None:
+    prepare(tmp_path, form)
+    memory = memory_in(tmp_path)
+    expected = texts(memory)["d"]
+    assert [memory.clear_conversation("c"), memory.clear_conversation("c")] == [True, False]
+    assert all(b'"c"' not in path.read_bytes() for path in tmp_path.iterdir())
+    assert memory.get_information("d") == memory_in(tmp_path).get_information("d") == expected
+
+
+def test_an_entry_that_is_removed_and_added_again_in_the_same_instant_is_there(tmp_path: Path) -> None:
+    watcher = memory_in(tmp_path)
+    memory = AgentInteractionMemory(AGENT, tmp_path, clock=lambda: datetime(2025, 1, 9, tzinfo=UTC))
+    for text in ("one", "two", "two", "three"):
+        memory.add_information("c", text)
+        journal = memory.journal_path.read_bytes()
+        if text == "two":
+            memory.flush()
+            memory.journal_path.write_bytes(journal)  # a fold that was interrupted
+        assert memory.remove_information("c", text) >= 1
+        memory.add_information("c", text)
+        for each in (watcher, memory, memory_in(tmp_path)):
+            assert each.get_information("c")[-1] == text
+    assert watcher.get_information("c") == ["one", "two", "three"]
+
+
+def test_another_journal_is_not_taken_for_more_of_the_same(tmp_path: Path) -> None:
+    watcher, memory = memory_in(tmp_path), memory_in(tmp_path)
+    memory.add_information("c", "one")
+    assert watcher.get_information("c") == ["one"]
+    aside = memory.journal_path.read_bytes()
+    memory.journal_path.write_bytes(b"")  # by hand
+    for text in ("uno", "dos"):
+        memory.add_information("c", text)
+    assert memory.journal_path.read_bytes().startswith(aside[:40])
+    assert watcher.get_information("c") == memory.get_information("c") == ["uno", "dos"]
 
 
 def test_several_conversations_are_forgotten_at_once(open_memory: OpenMemory) -> None:
@@ -427,6 +586,8 @@ def test_every_blocking_method_has_an_awaitable_counterpart() -> None:
     public = {name for name, value in vars(AgentInteractionMemory).items() if callable(value) and not name.startswith("_")}
     blocking = {name for name in public if not asyncio.iscoroutinefunction(getattr(AgentInteractionMemory, name))}
     assert {f"a{name}" for name in blocking - {"tools"}} == public - blocking
+    for name in public:
+        assert getattr(AgentInteractionMemory, name).__qualname__ == f"AgentInteractionMemory.{name}"
 
 
 @contextmanager

@@ -332,15 +332,6 @@ def test_a_directory_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
         memory_in(tmp_path / "file" / "memory")
 
 
-def test_a_temporary_file_of_a_killed_process_does_no_harm(tmp_path: Path) -> None:
-    (tmp_path / f".{AGENT}.json.tmp").write_text("half a docum")
-    memory = memory_in(tmp_path)
-    memory.add_information("c", "x")
-    memory.close()
-    assert memory_in(tmp_path).get_information("c") == ["x"]
-    assert not (tmp_path / f".{AGENT}.json.tmp").exists()
-
-
 # Many at once
 
 

@@ -14,9 +14,9 @@ import pytest
 
 from spade_coreason import AgentDefinition, AgentInteractionMemory, AgentRequest, AgentTester, ResponseHandler, SessionHandle
 from spade_coreason.exceptions import PeerFailedError
-from spade_coreason.memory.interaction.entry_store import Addition
+from spade_coreason.memory.interaction.addition import Addition
 from spade_coreason.memory.interaction.file import MemoryFile, MemoryLimits
-from spade_coreason.memory.interaction.journal import encode_addition
+from spade_coreason.memory.interaction.format import encode_entry
 from spade_coreason.memory.interaction.turn_sync import DeferredSyncs, DeferredSyncTarget
 from tests.support.errors import ExpectedErrors
 from tests.support.wait import eventually
@@ -34,14 +34,19 @@ class PowerCutDisk:
         self.may_sync = threading.Event()
         self.may_sync.set()
         self.failures_left = 0
-        self._sync = os.fdatasync
+        self._sync, self._sync_all = os.fdatasync, os.fsync
+
+    def fsync(self, descriptor: int) -> None:
+        if self.failures_left:
+            self.failures_left -= 1
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        self._sync_all(descriptor)
 
     def fdatasync(self, descriptor: int) -> None:
         path = os.readlink(f"/proc/self/fd/{descriptor}")
         assert self.may_sync.wait(30)
         if self.failures_left:
-            self.failures_left -= 1
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
+            return self.fsync(descriptor)
         data = Path(path).read_bytes()
         self._sync(descriptor)
         self.synced_content[path] = data
@@ -57,7 +62,8 @@ class PowerCutDisk:
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[PowerCutDisk]:
     disk = PowerCutDisk()
-    monkeypatch.setattr(os, "fdatasync", disk.fdatasync)  # a power cut cannot be had
+    for name in ("fdatasync", "fsync"):
+        monkeypatch.setattr(os, name, getattr(disk, name))  # a power cut cannot be had
     yield disk
     disk.may_sync.set()
 
@@ -223,7 +229,7 @@ def test_a_sync_waits_for_a_running_write(tmp_path: Path, disk: PowerCutDisk) ->
         assert syncing.is_alive()
         return True
 
-    file.enqueue(addition := Addition("c", b"{}\n", encode_addition("c", "x", ""), sync_during_write))
+    file.enqueue(addition := Addition("c", encode_entry({"content": "x", "timestamp": ""}), sync_during_write))
     file.write_queued()
     addition.result()
     syncing.join()

@@ -24,7 +24,7 @@ from spade_coreason import (
     SessionHandle,
     agent,
 )
-from spade_coreason.contracts.base import utc_now
+from spade_coreason.contracts.times import utc_now
 from spade_coreason.domain.environment.installation import install_hint
 from spade_coreason.domain.texts.text import word_rules
 from spade_coreason.exceptions import KnowledgeError

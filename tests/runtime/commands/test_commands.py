@@ -133,17 +133,23 @@ async def test_a_command_begins_with_another_character_only_if_configured() -> N
 
 
 async def test_help_names_the_agent_and_every_command() -> None:
-    async with storing_tester() as t:
+    async with storing_tester(policy=Policy(has_page=True)) as t:
         text = await single_reply(t, "/help")
         assert text.startswith("I am notes: Keeps notes")
         assert all(f"\n{command.text}   {command.description}" in text for command in COMMANDS_FOR_EVERYBODY)
         assert "/pause" not in text
 
 
+async def test_without_the_page_there_is_no_command_for_it() -> None:
+    async with storing_tester() as t:
+        assert "/web" not in await single_reply(t, "/help")
+        assert await single_reply(t, "/web") == "noted: /web"
+
+
 async def test_every_command_of_the_help_works_and_counts_as_no_turn() -> None:
     async with storing_tester() as t:
         await t.say("one")
-        for command in COMMANDS_FOR_EVERYBODY:
+        for command in t.runners[AGENT].commands.available_to(ALICE):
             assert not (await t.say(command.text))[0].startswith(("There is no /", "I do not know"))
         assert storing_agent(t).asked == ["one"]
         assert [record.interaction_count for record in await t.conversations()] == [1]

@@ -81,7 +81,7 @@ async def test_a_bounce_counts_whether_the_server_acknowledges_before_or_after_i
         if is_temporary:
             assert found.due_at == harness.clock() + timedelta(minutes=1)
             harness.clock.advance(minutes=1)  # type: ignore[attr-defined]  # a clock of the tests
-            harness.runner.initiative.due_times.check()
+            harness.runner.initiative.tasks.check()
             again = await harness.receive_message()
             assert stanza_id_of(again) == stanza_id_of(message)
             message.acknowledge()  # that of the first attempt says nothing about the second

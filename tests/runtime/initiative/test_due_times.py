@@ -3,43 +3,46 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
 from spade_coreason.exceptions import StoreError
-from spade_coreason.runtime.initiative.due_times import DueTimes
+from spade_coreason.runtime.tasks import TaskRunner
+from spade_coreason.storage import Task, TaskQueue
+from tests.support.databases import SQLITE, open_without_sync
 from tests.support.errors import ExpectedErrors
+from tests.support.records import AGENT
 from tests.support.wait import eventually
 
 
-class FailingSource:
-    """A source that fails once."""
+class FailingQueue(TaskQueue):
+    """A queue that fails once."""
 
-    def __init__(self, error: Exception) -> None:
-        self._error = error
-        self.looks = 0
+    error: Exception
+    looks = 0
 
-    async def run_due(self, now: datetime) -> None:
+    async def load_next(self, *_: object) -> list[Task]:
         """Fail at the first time."""
         self.looks += 1
         if self.looks == 1:
-            raise self._error
-
-    async def find_next_due(self) -> datetime | None:
-        """Name no time."""
-        return None
+            raise self.error
+        return []
 
 
 @pytest.mark.parametrize("error", [StoreError("the disk is full"), RuntimeError("a fault")])
 async def test_what_is_due_after_a_fault_does_not_wait_for_a_later_due_time(
-    error: Exception, expected_errors: ExpectedErrors
+    error: Exception, expected_errors: ExpectedErrors, tmp_path: Path
 ) -> None:
     expected_errors("due")
-    source = FailingSource(error)
-    due_times = DueTimes("agent@localhost", [source], lambda: datetime.now(UTC), retry_s=0.05)
-    due_times.open()
-    due_times.wake_at(datetime.now(UTC))
-    await due_times.catch_up()
-    due_times.wake_at(datetime.now(UTC) + timedelta(hours=1))
-    await eventually(lambda: source.looks == 2)
-    await due_times.close()
+    database = await open_without_sync(f"{SQLITE}{tmp_path}/platform.db")
+    queue = FailingQueue(database, AGENT)
+    queue.error = error
+    runner = TaskRunner(queue, AGENT, lambda: datetime.now(UTC), retry_s=0.05)
+    runner.open()
+    runner.wake_at(datetime.now(UTC))
+    await runner.catch_up()
+    runner.wake_at(datetime.now(UTC) + timedelta(hours=1))
+    await eventually(lambda: queue.looks == 2)
+    await runner.close()
+    await database.close()

@@ -10,7 +10,6 @@ import pytest
 
 from spade_coreason import AgentDefinition, AgentRequest, AgentTester, People, Response, Session
 from spade_coreason.contracts import NotificationState
-from spade_coreason.domain.initiative.notifications import NotificationDecision
 from spade_coreason.domain.quotas import Quota, Quotas
 from spade_coreason.testing import Policy
 from tests.operations.test_people import holding, perform, rows
@@ -55,7 +54,7 @@ async def test_what_waits_of_a_deleted_person_never_arrives_and_that_of_others_d
         assert holding(await rows(t), ALICE, SECRET) == []
         clock.advance(hours=2)
         initiative = t.runners[AGENT].initiative
-        initiative.due_times.check()
+        initiative.tasks.check()
         await t.delivered()
         await t.settled()
         assert t.unread(user=ALICE) == []
@@ -70,7 +69,7 @@ async def test_a_reminder_goes_with_its_conversation(command: str) -> None:
         await t.say(command)
         answer = await t.say(f"{command} yes")
         assert "1 reminder or schedule" in " ".join(answer)
-        assert await t.runners[AGENT].repository.schedules.load_all() == []
+        assert await t.runners[AGENT].repository.schedules.load() == []
 
 
 class Digger:
@@ -117,22 +116,22 @@ async def test_a_job_that_waits_for_a_quota_is_deleted_with_the_conversation_tha
         await t.say("dig", thread="garden")
         await t.settled()
         repository = t.runners[AGENT].repository.schedules
-        assert len(await repository.load_all()) == 1
+        assert len(await repository.load()) == 1
         await t.say("/forget", thread="garden")
         assert "1 reminder or schedule" in " ".join(await t.say("/forget yes", thread="garden"))
-        assert await repository.load_all() == []
+        assert await repository.load() == []
 
 
 async def test_notifications_are_purged_after_seven_days_where_no_request_ever_came() -> None:
     clock = Clock()
     async with AgentTester(Reminder, jid=AGENT, user=ALICE, clock=clock) as t:
         repository = t.runners[AGENT].repository
-        new = repository.notifications.make(str(uuid4()), BOB, None, "", "[]", clock())
-        refused = NotificationDecision(NotificationState.REFUSED, clock())
-        await repository.notifications.create(new, lambda own, of_others: refused, clock())
+        new = repository.notifications.make_notification(str(uuid4()), BOB, None, "", "[]", clock())
+        refused = new.moved(clock(), NotificationState.REFUSED.value)
+        await repository.notifications.create(new, lambda own, of_others: refused)
         clock.advance(days=6)
         await repository.inbox.purge(clock())
-        assert len(await repository.notifications.load_newest()) == 1
+        assert len(await repository.notifications.load_page()) == 1
         clock.advance(days=2)
         await repository.inbox.purge(clock())
-        assert await repository.notifications.load_newest() == []
+        assert await repository.notifications.load_page() == []

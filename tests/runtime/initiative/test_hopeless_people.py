@@ -14,7 +14,7 @@ from spade_coreason.domain.initiative.notifications import NotificationPolicy
 from spade_coreason.domain.messages import Bounce
 from spade_coreason.runtime import AgentNetwork, OutboundMessage
 from spade_coreason.runtime.initiative.people import dump_blocks
-from spade_coreason.storage.schema import notifications
+from spade_coreason.storage.schema import tasks
 from spade_coreason.testing import Policy, Rules
 from spade_coreason.xmpp.transport import XmppTransport
 from tests.support.clock import Clock
@@ -51,16 +51,16 @@ class HalfWorkingHarness(RunnerHarness):
         await self.runner.initiative.notifier.notify(str(uuid4()), person, None, dump_blocks("hello"), "")
 
     async def count(self, *conditions: ColumnElement[bool]) -> int:
-        query = select(func.count()).select_from(notifications).where(*conditions)
+        query = select(func.count()).select_from(tasks).where(*conditions)
         return await self.database.read(lambda connection: connection.execute(query).scalar_one())
 
 
 @pytest.mark.timeout(600)
 @short_and_long_in_release("HOPELESS_DAYS", 1, 7)
 async def test_a_person_whose_server_is_down_for_days_delays_no_other(tmp_path: Path, count: int) -> None:
-    clock, row, hours, people_count = Clock(), notifications.c, 24 * count, 24 if count == 1 else 1000
+    clock, row, hours, people_count = Clock(), tasks.c, 24 * count, 24 if count == 1 else 1000
     policy = Policy(rules=Rules(max_interactions=0), notifications=NotificationPolicy(per_day=hours))
-    others, delayed = row.person != HOPELESS, row.changed_at != row.created_at
+    others, delayed = row.owner != HOPELESS, row.changed_at != row.created_at
     async with HalfWorkingHarness(f"{SQLITE}{tmp_path / 'platform.db'}", policy=policy, clock=clock) as harness:
 
         async def wait_for(number: int, *conditions: ColumnElement[bool]) -> None:
@@ -71,7 +71,7 @@ async def test_a_person_whose_server_is_down_for_days_delays_no_other(tmp_path: 
         async def pass_an_hour() -> None:
             for _ in range(4):
                 clock.advance(minutes=15)
-                harness.runner.initiative.due_times.check()
+                harness.runner.initiative.tasks.check()
                 # All that is due comes back before the time goes on.
                 await wait_for(0, row.state == "waiting", row.due_at <= int(clock.now.timestamp() * 1e6))
 
@@ -86,5 +86,5 @@ async def test_a_person_whose_server_is_down_for_days_delays_no_other(tmp_path: 
         assert await harness.count(others, delayed) == 0
         for _ in range(4):
             await pass_an_hour()
-        assert await harness.count(row.person == HOPELESS, row.state == "failed", row.attempts == TRIES) == hours
+        assert await harness.count(row.owner == HOPELESS, row.state == "failed", row.attempts == TRIES) == hours
         assert await harness.count() == sent + hours

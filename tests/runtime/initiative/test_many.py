@@ -16,15 +16,15 @@ from sqlalchemy import Engine, event, func, insert, select
 
 from spade_coreason.runtime import AgentNetwork, OutboundMessage
 from spade_coreason.runtime.initiative.people import dump_blocks
-from spade_coreason.storage.notifications import NotificationRepository
+from spade_coreason.storage import AgentRepository
 from spade_coreason.storage.records import to_micros
-from spade_coreason.storage.schedules import StoredSchedule
-from spade_coreason.storage.schema import notifications, schedules
+from spade_coreason.storage.schema import tasks
 from spade_coreason.testing import Policy
 from spade_coreason.xmpp.transport import XmppTransport
 from tests.support.databases import open_without_sync
 from tests.support.records import AGENT
 from tests.support.runner import RunnerHarness
+from tests.support.stored_initiative import make_reminder
 from tests.support.wait import eventually
 
 NOW = datetime(2026, 3, 2, 12, tzinfo=UTC)
@@ -34,39 +34,17 @@ DUE = NOW + timedelta(days=10)
 async def fill(url: str, count: int) -> None:
     """Store so many schedules and notifications of as many people, all due in ten days."""
     database = await open_without_sync(url)
-    notification_repository = NotificationRepository(database, AGENT)
+    repository = AgentRepository(database, AGENT)
     content, due = dump_blocks("hello"), to_micros(DUE)
     waiting: list[dict[str, Any]] = []
-    reminders: list[dict[str, Any]] = []
     for number in range(count):
         if number % 1000 == 0:  # so that it can take further row ids
             await database.write(lambda connection: None)
         person, ident = f"p{number}@localhost", f"00000000-0000-4000-8000-{number:012x}"
-        made = notification_repository.make(ident, person, None, "", content, NOW)
-        waiting.append(made._replace(due_at=due)._asdict())
-        reminders.append(
-            StoredSchedule(
-                id=database.next_id(),
-                agent=AGENT,
-                schedule_id=ident,
-                kind="reminder",
-                owner=person,
-                root="",
-                thread=None,
-                origin='{"kind": "due_to_person"}',
-                payload='{"query": "tea"}',
-                cron="",
-                zone="",
-                missed="once",
-                state="waiting",
-                reason="",
-                created_at=to_micros(NOW),
-                due_at=due,
-                wake_at=due,
-            )._asdict()
-        )
-    await database.write(lambda connection: connection.execute(insert(notifications), waiting) and None)
-    await database.write(lambda connection: connection.execute(insert(schedules), reminders) and None)
+        made = repository.notifications.make_notification(ident, person, None, "", content, NOW)
+        waiting.append(made._replace(due_at=due, wake_at=due)._asdict())
+        waiting.append(make_reminder(repository, person, DUE, ident)._asdict())
+    await database.write(lambda connection: connection.execute(insert(tasks), waiting) and None)
     await database.close()
 
 
@@ -135,7 +113,7 @@ async def measure_open(url: str) -> Opening:
             started = statements, read_instructions
             await harness.receive_and_wait("hello")
             gc.collect()
-            return Opening(tracemalloc.get_traced_memory()[0], harness.runner.initiative.due_times.wake_ups, *started)
+            return Opening(tracemalloc.get_traced_memory()[0], harness.runner.initiative.tasks.wake_ups, *started)
     finally:
         event.remove(Engine, "before_cursor_execute", count_statement)
         event.remove(Engine, "connect", count_instructions_of)
@@ -166,11 +144,11 @@ async def test_ten_thousand_that_are_due_at_once_are_handed_over_in_small_parts(
         initiative = harness.runner.initiative
         most_in_flight = 0
         now[0] = DUE
-        initiative.due_times.check()
+        initiative.tasks.check()
 
         def is_done() -> bool:
             nonlocal most_in_flight
-            most_in_flight = max(most_in_flight, len(initiative.notifier._in_flight))
+            most_in_flight = max(most_in_flight, len(initiative.tasks.in_flight))
             return agent.runs >= count and len(harness.sent) >= 2 * count
 
         await eventually(is_done, timeout_s=200)
@@ -178,7 +156,9 @@ async def test_ten_thousand_that_are_due_at_once_are_handed_over_in_small_parts(
         await asyncio.sleep(0)
         assert most_in_flight <= 1000
         assert agent.runs == count
-        left = await harness.database.read(lambda c: c.scalar(select(func.count()).select_from(schedules)))
+        left = await harness.database.read(
+            lambda c: c.scalar(select(func.count()).select_from(tasks).where(tasks.c.kind == "schedule"))
+        )
         assert left == 0
         # A look for every hundred, and some for what became of notifications.
-        assert initiative.due_times.wake_ups <= 4 * count / 100
+        assert initiative.tasks.wake_ups <= 4 * count / 100

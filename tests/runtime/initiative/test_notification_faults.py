@@ -13,8 +13,8 @@ import pytest
 from spade_coreason.contracts import NotificationState
 from spade_coreason.domain.messages import Bounce
 from spade_coreason.runtime.initiative.people import dump_blocks
-from spade_coreason.storage import StoredNotification
-from spade_coreason.storage.backends.statements import ADD_INTERACTION, UPDATE_NOTIFICATION
+from spade_coreason.storage import Task
+from spade_coreason.storage.backends.statements import ADD_INTERACTION, UPDATE_TASK
 from spade_coreason.testing import Policy, RunnerTimings
 from tests.support.databases import SQLITE, read_rows
 from tests.support.errors import ExpectedErrors
@@ -33,7 +33,7 @@ async def notify(harness: RunnerHarness, text: str, person: str = ALICE) -> str:
     return notification_id
 
 
-async def find(harness: RunnerHarness, notification_id: str) -> StoredNotification:
+async def find(harness: RunnerHarness, notification_id: str) -> Task:
     stored = await harness.repository.notifications.find(notification_id)
     assert stored is not None
     return stored
@@ -90,7 +90,7 @@ async def test_one_that_waits_for_a_turn_when_the_platform_stops_comes_after_tha
         ident = await notify(harness, "hello")
         await notify(harness, "to another person", BOB)
         await eventually(lambda: any("to another person" in stanza for stanza in harness.sent))
-        assert (await find(harness, ident)).messages is None
+        assert "messages" not in (await find(harness, ident)).values
     release.set()
     async with harness:
         await eventually(lambda: any(ident in stanza for stanza in harness.sent))
@@ -129,7 +129,7 @@ async def test_an_acknowledgement_while_the_bounce_is_stored_changes_nothing(dat
             harness.runner.initiative.notifier.receive_bounce(Bounce(ALICE, stanza_id, "resource-constraint", "", True))
             await eventually(lambda: bool(batches))
             harness.messages[0].acknowledge()
-        await harness.runner.initiative.notifier.wait_until_stored()
+        await harness.runner.initiative.tasks.catch_up()
         assert (await find(harness, ident)).state == NotificationState.WAITING
 
 
@@ -142,7 +142,7 @@ async def test_a_state_that_is_being_stored_is_not_read_as_due(database_url: str
         await eventually(lambda: len(harness.messages) >= 30)
         for message in harness.messages:
             message.acknowledge()
-        await harness.runner.initiative.wait_until_idle()
+        await harness.runner.initiative.tasks.catch_up()
         await harness.runner.wait_until_idle()
         assert len(harness.sent) == len(set(harness.sent)) == 30
 
@@ -160,7 +160,7 @@ async def test_a_database_that_fails_delays_a_notification_and_leaves_no_gap(
         for pending in batch:
             if failures < 2 and any(number == ADD_INTERACTION for number, _ in getattr(pending, "rows", ())):
                 failures += 1
-                pending.rows = [(UPDATE_NOTIFICATION, ("no",) * 3)]
+                pending.rows = [(UPDATE_TASK, ("no",) * 3)]
         write(batch)
 
     async with RunnerHarness(database_url, policy=QUICK) as harness:
@@ -186,9 +186,9 @@ async def test_a_database_that_fails_after_the_acknowledgement_sends_nothing_twi
     def fail_once(batch: list[Any], write: Callable[[list[Any]], None]) -> None:
         nonlocal failures
         for pending in batch:
-            if not failures and any(number == UPDATE_NOTIFICATION for number, _ in getattr(pending, "rows", ())):
+            if not failures and any(number == UPDATE_TASK for number, _ in getattr(pending, "rows", ())):
                 failures += 1
-                pending.rows = [(UPDATE_NOTIFICATION, ("no",) * 3)]
+                pending.rows = [(UPDATE_TASK, ("no",) * 3)]
         write(batch)
 
     async with RunnerHarness(database_url, policy=QUICK) as harness:
@@ -197,7 +197,7 @@ async def test_a_database_that_fails_after_the_acknowledgement_sends_nothing_twi
         harness.writes.on_batch = fail_once
         harness.messages[0].acknowledge()
         await wait_for_state(harness, ident, NotificationState.SENT)
-        await harness.runner.initiative.wait_until_idle()
+        await harness.runner.initiative.tasks.catch_up()
         assert (failures, len(harness.sent)) == (1, 1)
 
 

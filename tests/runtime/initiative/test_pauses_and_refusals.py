@@ -26,7 +26,7 @@ def advance(t: AgentTester, clock: Clock, by: timedelta) -> None:
     clock.now += by
     initiative = t.runners[t.jid].initiative
     assert initiative is not None
-    initiative.due_times.check()
+    initiative.tasks.check()
 
 
 async def next_text(t: AgentTester) -> str:
@@ -35,7 +35,7 @@ async def next_text(t: AgentTester) -> str:
 
 def wake_time(url: str) -> datetime:
     """Return when the only schedule is looked at next."""
-    [row] = read_rows(url, "schedules")
+    [row] = read_rows(url, "tasks")
     return datetime.fromtimestamp(row["wake_at"] / 1_000_000, UTC)
 
 
@@ -91,7 +91,7 @@ async def test_an_interceptor_moves_a_due_time_as_a_quota_does(
         advance(t, clock, delay)
         assert await next_text(t) == "due"
         await t.settled()
-        assert read_rows(url, "schedules") == []
+        assert read_rows(url, "tasks") == []
         first, second = gate.seen
         assert first.request_id == second.request_id
         assert (first.owner, first.thread, first.content, dict(first.payload)) == (BOB, None, "", {"query": "tea"})
@@ -160,7 +160,7 @@ async def test_due_times_and_notifications_wait_while_the_agent_is_paused(tmp_pa
     clock, morning, url = Clock(NOON), Morning("0 13 * * *"), f"{SQLITE}{tmp_path}/platform.db"
     async with AgentTester(morning, clock=clock, database=url) as t:
         control = t.runners[t.jid].control
-        await control.pause()
+        await control.set_paused(True)
         advance(t, clock, timedelta(hours=1))
         made = await t.runners[t.jid].initiative.notifier.notify(
             "c0ffee00-0000-4000-8000-000000000001", BOB, None, '[{"block_type": "MARKDOWN", "content": "hello"}]', ""
@@ -170,7 +170,7 @@ async def test_due_times_and_notifications_wait_while_the_agent_is_paused(tmp_pa
         await t.restart()
         advance(t, clock, timedelta(0))
         assert (morning.runs, t.messages(BOB)) == ([], [])
-        await t.runners[t.jid].control.resume()
+        await t.runners[t.jid].control.set_paused(False)
         assert sorted([await next_text(t), await next_text(t)]) == ["hello", "report 2026-01-05T13:00"]
         await t.settled()
         assert (len(morning.runs), len(t.messages(BOB))) == (1, 2)

@@ -44,15 +44,15 @@ async def test_a_schedule_changes_with_the_step_that_changes_it_or_not_at_all(tm
         schedules = harness.repository.schedules
         if call == "cancel":
             await harness.receive_and_wait("remind")
-        before = await schedules.load_all(ALICE)
+        before = await schedules.load(owner=ALICE)
         # Between two transactions the process may die, and the turn runs again.
         refuse = "CREATE TRIGGER refuse BEFORE INSERT ON steps BEGIN SELECT RAISE(ABORT, 'no step can be stored'); END"
         await harness.database.write(lambda connection: connection.execute(text(refuse)))
         await harness.receive_and_wait(call)
         assert agent.errors == 1
-        assert await schedules.load_all(ALICE) == before
+        assert await schedules.load(owner=ALICE) == before
         await harness.database.write(lambda connection: connection.execute(text("DROP TRIGGER refuse")))
         await harness.receive_and_wait(call)
         assert agent.errors == 1
         if call != "later":  # which is due at once
-            assert len(await schedules.load_all(ALICE)) == (0 if call == "cancel" else 1)
+            assert len(await schedules.load(owner=ALICE)) == (0 if call == "cancel" else 1)

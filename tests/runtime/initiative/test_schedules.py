@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
@@ -19,8 +20,8 @@ from spade_coreason.domain.messages import InboundRequest
 from spade_coreason.domain.quotas import Quota, Quotas
 from spade_coreason.runtime.initiative.people import MAX_CONTENT_BYTES
 from spade_coreason.runtime.initiative.scheduler import MAX_PAYLOAD_BYTES, MAX_SCHEDULES
-from spade_coreason.storage import SUSPENDED
-from spade_coreason.storage.backends.statements import DELETE_SCHEDULE, UPDATE_NOTIFICATION
+from spade_coreason.storage import SUSPENDED, addition_of, update_of
+from spade_coreason.storage.backends.statements import DELETE_TASK, UPDATE_TASK
 from spade_coreason.testing import Policy, Rules, RunnerTimings
 from tests.support.clock import Clock
 from tests.support.databases import SQLITE, on_both_databases
@@ -304,8 +305,8 @@ async def pass_minutes(harness: RunnerHarness, clock: Clock, minutes: int) -> No
     """Let all that is due in this time be handed over, minute by minute."""
     for _ in range(minutes):
         clock.advance(minutes=1)
-        harness.runner.initiative.due_times.check()
-        await harness.runner.initiative.wait_until_idle()
+        harness.runner.initiative.tasks.check()
+        await harness.runner.initiative.tasks.catch_up()
 
 
 @pytest.mark.parametrize("missed", ["once", "skip"])
@@ -316,7 +317,7 @@ async def test_of_a_schedule_whose_run_hangs_one_request_waits_at_most(
     clock, agent = Clock(START), make_busy(missed)
     async with RunnerHarness(database_url, agent, clock=clock) as harness:
         await harness.receive_and_wait(missed)
-        harness.runner.initiative.due_times.has_alarm = False
+        harness.runner.initiative.tasks.has_alarm = False
         agent.release.clear()
         await pass_minutes(harness, clock, 60)
         assert (len(agent.seen), harness.runner.waiting_count) == (1, 1)
@@ -336,11 +337,11 @@ async def test_of_a_schedule_of_a_paused_agent_one_request_waits_at_most(
     clock, agent = Clock(START), make_busy(missed)
     async with RunnerHarness(database_url, agent, clock=clock) as harness:
         await harness.receive_and_wait(missed)
-        harness.runner.initiative.due_times.has_alarm = False
-        await harness.runner.control.pause()
+        harness.runner.initiative.tasks.has_alarm = False
+        await harness.runner.control.set_paused(True)
         await pass_minutes(harness, clock, 60)
         assert (agent.seen, harness.runner.waiting_count) == ([], 1)
-        await harness.runner.control.resume()
+        await harness.runner.control.set_paused(False)
         await harness.runner.wait_until_idle()
         assert agent.seen == ([START + timedelta(minutes=1)] if missed == "once" else [])
         await pass_minutes(harness, clock, 1)
@@ -358,8 +359,8 @@ async def test_one_request_of_a_schedule_waits_also_over_a_restart(
         async with harness:
             if not number:
                 await harness.receive_and_wait(missed)
-                await harness.runner.control.pause()
-            harness.runner.initiative.due_times.has_alarm = False
+                await harness.runner.control.set_paused(True)
+            harness.runner.initiative.tasks.has_alarm = False
             await pass_minutes(harness, clock, 10)
             assert (agent.seen, harness.runner.waiting_count) == ([], 1)
 
@@ -367,7 +368,7 @@ async def test_one_request_of_a_schedule_waits_also_over_a_restart(
 async def test_a_run_that_ends_a_little_late_drops_no_due_time(database_url: str) -> None:
     clock, agent = Clock(START), WorkingUnlessLate()
     async with RunnerHarness(database_url, agent, clock=clock) as harness:
-        harness.runner.initiative.due_times.has_alarm = False
+        harness.runner.initiative.tasks.has_alarm = False
         agent.release.clear()
         await pass_minutes(harness, clock, 2)
         clock.advance(minutes=5)
@@ -556,8 +557,8 @@ async def test_a_method_that_could_not_run_is_tried_again_after_a_start() -> Non
     hourly = Hourly()
     async with AgentTester(hourly, clock=Clock(START)) as t:
         repository = t.runners[t.jid].repository.schedules
-        [stored] = await repository.load_all()
-        await repository.store([stored.moved(stored.due, state=SUSPENDED, reason="it cannot run; see the log").update])
+        [stored] = await repository.load()
+        await repository.store([update_of(stored.moved(START, SUSPENDED, "it cannot run; see the log"))])
         await t.advance(HOUR)
         assert hourly.seen == []
         await t.restart()
@@ -609,7 +610,7 @@ async def test_a_person_who_lost_access_is_not_reminded_and_the_schedule_says_so
         assert (schedule.owner, schedule.state) == (BOB, SUSPENDED)
         assert schedule.reason
         with pytest.raises(ValueError, match="no access"):
-            await t.runners[t.jid].control.run_schedule(schedule.id)
+            await t.runners[t.jid].control.schedules.run_now(schedule.id)
         await t.say(f"/admit {BOB}")
         await t.settled()
         assert t.unread(BOB)[-1] == "tea"
@@ -621,23 +622,24 @@ async def test_a_schedule_that_cannot_be_read_holds_up_no_other(expected_errors:
     async with start() as t:
         await t.say("cron */5 * * * *")
         repository = t.runners[t.jid].repository.schedules
-        [stored] = await repository.load_all()
-        broken = stored._replace(id=repository.next_id(), schedule_id=str(uuid4()), zone="Nowhere/Land")
-        assert await repository.create(broken, 100)
+        [stored] = await repository.load()
+        data = json.dumps({**stored.values, "zone": "Nowhere/Land"})
+        broken = stored._replace(id=repository.next_id(), key=str(uuid4()), data=data)
+        assert await repository.store([addition_of(broken)])
         await t.advance(HOUR / 10)
         assert t.unread() == ["tea"]
         states = {schedule.id: schedule.state for schedule in await t.schedules()}
-        assert states == {stored.schedule_id: "waiting", broken.schedule_id: SUSPENDED}
+        assert states == {stored.key: "waiting", broken.key: SUSPENDED}
 
 
 async def test_a_reminder_that_an_operator_runs_comes_once() -> None:
     async with start() as t:
         await t.say("in 1")
         [schedule] = await t.schedules()
-        assert await t.runners[t.jid].control.run_schedule(schedule.id)
+        assert await t.runners[t.jid].control.schedules.run_now(schedule.id)
         await t.advance(2 * HOUR)
         assert t.unread() == ["tea"]
-        assert not await t.runners[t.jid].control.run_schedule(schedule.id)
+        assert not await t.runners[t.jid].control.schedules.run_now(schedule.id)
 
 
 async def test_a_reminder_that_an_agent_asks_for_is_recorded_and_sent_to_nobody() -> None:
@@ -757,8 +759,8 @@ async def receive_in_room(harness: RunnerHarness, room: str, occupant: str | Non
 
 async def run_due(harness: RunnerHarness) -> None:
     """Let the agent look at its clock, and do what is due."""
-    harness.runner.initiative.due_times.check()
-    await harness.runner.initiative.wait_until_idle()
+    harness.runner.initiative.tasks.check()
+    await harness.runner.initiative.tasks.catch_up()
     await harness.runner.wait_until_idle()
 
 
@@ -788,7 +790,7 @@ async def test_in_a_room_a_person_is_reminded_while_they_have_access_or_are_not_
     agent = ScriptedAgent(People(AGENT, lambda: pytest.fail("nobody is notified")), remind)
     access = AccessPolicy(AGENT, (), operators=(BOB,))
     async with RunnerHarness(database_url, agent, clock=clock, access=access) as harness:
-        decide = harness.runner.control.decide_access
+        decide = harness.runner.control.access_requests.decide
         await decide(ALICE, True)
         harness.rooms.add(room)
         await receive_in_room(harness, room, occupant, is_private=is_private)
@@ -812,7 +814,7 @@ async def test_what_is_due_for_a_contact_waits_for_the_roster_and_goes_on_when_t
     agent = ScriptedAgent(People(AGENT, lambda: pytest.fail("nobody is notified")), remind)
     access = AccessPolicy(AGENT, (), roster=True)
     async with RunnerHarness(database_url, agent, clock=clock, access=access) as harness:
-        scheduler, contacts = harness.runner.initiative.scheduler, harness.runner.control._access_requests
+        scheduler, contacts = harness.runner.initiative.scheduler, harness.runner.control.access_requests
         for query in ("in 1", "in 2"):
             await harness.receive_and_wait(query)
         clock.advance(hours=1)
@@ -844,9 +846,9 @@ async def test_what_is_due_in_a_room_that_the_agent_has_left_is_suspended_and_sa
         [schedule] = await harness.runner.initiative.scheduler.find_all()
         assert "not in the room" in schedule.reason
         with pytest.raises(ValueError, match="not in the room"):
-            await harness.runner.control.run_schedule(schedule.id)
+            await harness.runner.control.schedules.run_now(schedule.id)
         harness.rooms.add(room)
-        assert await harness.runner.control.run_schedule(schedule.id)
+        assert await harness.runner.control.schedules.run_now(schedule.id)
         await run_due(harness)
         assert sum("tea</body>" in stanza for stanza in harness.sent) == 1
 
@@ -862,9 +864,11 @@ async def test_one_that_is_due_while_it_is_cancelled_does_not_run(database_url: 
             cancelling = asyncio.create_task(initiative.scheduler.cancel(schedule.id))
             await asyncio.sleep(0)
             clock.advance(hours=1)
-            await initiative.scheduler.run_due(clock())
+            looks = initiative.tasks.wake_ups
+            initiative.tasks.check()
+            await eventually(lambda: initiative.tasks.wake_ups > looks)
         assert await cancelling
-        await initiative.wait_until_idle()
+        await initiative.tasks.catch_up()
         await harness.runner.wait_until_idle()
         assert not any("tea" in stanza for stanza in harness.sent)
 
@@ -872,7 +876,7 @@ async def test_one_that_is_due_while_it_is_cancelled_does_not_run(database_url: 
 async def test_a_database_that_fails_delays_a_due_time_and_runs_it_once(
     database_url: str, expected_errors: ExpectedErrors
 ) -> None:
-    expected_errors("cannot look for what is due", "cannot store a request of alice@localhost")
+    expected_errors("cannot store a schedule", "cannot store a request of alice@localhost")
     if not database_url.startswith(SQLITE):
         expected_errors("retrying every 5 s")
     runs: list[str] = []
@@ -885,9 +889,9 @@ async def test_a_database_that_fails_delays_a_due_time_and_runs_it_once(
     def fail_once(batch: list[Any], write: Callable[[list[Any]], None]) -> None:
         nonlocal failures
         for pending in batch:
-            if not failures and any(number == DELETE_SCHEDULE for number, _ in getattr(pending, "rows", ())):
+            if not failures and any(number == DELETE_TASK for number, _ in getattr(pending, "rows", ())):
                 failures += 1
-                pending.rows = [(UPDATE_NOTIFICATION, ("no",) * 3)]
+                pending.rows = [(UPDATE_TASK, ("no",) * 3)]
         write(batch)
 
     clock = Clock(START)
@@ -897,7 +901,7 @@ async def test_a_database_that_fails_delays_a_due_time_and_runs_it_once(
         await harness.receive_and_wait("in 1")
         harness.writes.on_batch = fail_once
         clock.advance(hours=1)
-        harness.runner.initiative.due_times.check()
+        harness.runner.initiative.tasks.check()
         await eventually(lambda: any("tea" in stanza for stanza in harness.sent))
         await harness.runner.wait_until_idle()
         assert failures == 1

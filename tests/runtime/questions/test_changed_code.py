@@ -12,11 +12,10 @@ from sqlalchemy import delete
 
 from spade_coreason import AgentRequest, AgentTester, Response, Session
 from spade_coreason.exceptions import MissingStepError, StepMismatchError, UnknownStepError
-from spade_coreason.storage.incidents import load_incident_with_texts
 from spade_coreason.storage.schema import steps
 from tests.support.errors import ExpectedErrors
 from tests.support.hosting import Assist
-from tests.support.questions import TESTER, ChangingAgent, asked, nothing_is_left, parked
+from tests.support.questions import ChangingAgent, asked, nothing_is_left, parked
 
 Work = Callable[[ChangingAgent, Session, Response], Any]
 
@@ -224,9 +223,11 @@ async def test_the_incident_names_the_step(expected_errors: ExpectedErrors) -> N
         agent.assist = ask_later
         [text] = await t.say("red")
         repository = t.runners[t.jid].repository
-        [incident] = await repository.incidents.load_of_person(TESTER)
-        assert incident.number in text
-        assert "'reserve'" in str(await load_incident_with_texts(repository.database, t.jid, incident.row))
+        [incident] = await repository.incidents.load_page()
+        assert incident.incident in text
+        found = await repository.incidents.find_with_texts(incident.id)
+        assert found is not None
+        assert "'reserve'" in found.texts
         assert await nothing_is_left(t)
         agent.assist = ask_now
         await t.say("again")

@@ -158,8 +158,9 @@ async def test_an_approver_who_is_behind_a_call_does_not_decide_it(start: str, p
 @short_and_long_in_release("APPROVAL_ATTACKS", 5, 50)
 async def test_no_path_at_random_leads_an_approver_to_their_own_call(count: int) -> None:
     rng = seeded_random()
-    decided = 0
-    for _ in range(count):
+    decided = runs = 0
+    while runs < count or decided < count // 5:  # others end before, such as an agent that asks itself
+        runs += 1
         path = [*(rng.choice(STEPS) for _ in range(rng.randrange(6))), "approve 5"]
         start = rng.choice(STARTS)
         async with run_agents(BOSS, OTHER_BOSS) as t:
@@ -172,7 +173,6 @@ async def test_no_path_at_random_leads_an_approver_to_their_own_call(count: int)
                 await t.settled()
                 assert not any(walker.paid for walker in walkers), (start, path)
                 decided += 1
-    assert decided >= count // 5  # others end before, such as an agent that asks itself
 
 
 async def test_what_the_only_approver_began_is_refused_with_the_reason() -> None:

@@ -44,11 +44,13 @@ async def fill(url: str, count: int, *, parked: int) -> None:
         )
         parked_row = ParkedRequest(row, AGENT, key, person, "", None, incoming.to_json(), b"", "xmpp", "[]", to_micros(NOW))
         step = StoredStep(STEP, 1, "0" * 64, None)
+        due = repository.due_times.make(question.question_id, "", None, "", "{}", NOW, due_at=NOW + timedelta(days=3.5))
         for table, values in (
             ("parked_requests", parked_row._asdict()),
             ("questions", question._replace(kind="question", step=STEP)._asdict()),
             ("asked_people", {"question": question.id, "agent": AGENT, "person": person}),
             ("steps", {"request": row, **step._asdict()}),
+            ("tasks", due._asdict()),
         ):
             rows.setdefault(table, []).append(values)
     for table, found in rows.items():
@@ -83,5 +85,5 @@ async def test_one_of_ten_thousand_is_answered_and_the_first_reminder_is_at_half
         settled = await repository.settle(question.id, QuestionState.ANSWERED, "{}", "p7@localhost", NOW)
         assert settled is not None
         assert settled.pending is not None
-        assert await repository.find_next_due() == NOW + timedelta(days=3.5)
-        assert harness.runner.initiative.due_times.wake_ups == 0
+        assert await harness.runner.initiative.tasks.find_next_due() == NOW + timedelta(days=3.5)
+        assert harness.runner.initiative.tasks.wake_ups == 0

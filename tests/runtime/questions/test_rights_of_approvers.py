@@ -117,7 +117,7 @@ async def test_who_lost_access_after_their_message_came_does_not_decide() -> Non
         await t.say(f"/reject {CAROL}", user=BOSS)
         control = t.runners[t.jid].control
         for question, state in zip(stored, (QuestionState.APPROVED, QuestionState.ANSWERED), strict=True):
-            settled = await control.settle_question(question, state, {"approved": True, "text": "yes", "by": CAROL}, CAROL)
+            settled = await control.questions.settle(question, state, {"approved": True, "text": "yes", "by": CAROL}, CAROL)
             assert (settled is not None and settled.is_first) is False
         assert len(await asked(t, CAROL)) == 2
 

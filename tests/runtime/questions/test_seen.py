@@ -13,7 +13,7 @@ from spade_coreason import AgentDefinition, AgentRequest, People, Response, Sess
 from spade_coreason.contracts import DataBlock, MarkdownBlock
 from spade_coreason.domain.texts.approval_mark import MARK
 from spade_coreason.exceptions import PeerFailedError
-from spade_coreason.operations.initiative.questions import Approvals, list_approvals
+from spade_coreason.operations.initiative.questions import ListApprovals, list_approvals
 from spade_coreason.testing import AgentTester, ApprovalPolicy, Policy
 from tests.runtime.questions.test_forms import AGENT, TESTER, Menu, fields_of, form_of
 
@@ -74,7 +74,7 @@ async def test_the_parts_of_a_call_keep_their_places_wherever_it_is_shown(approv
         for choice in fields_of(await menu.open("deny"))["code"].choices:
             assert "א" not in choice.label  # a label is one line
             assert "\\u05d0" in choice.label
-        second, first = await t.runners[AGENT].command_context.perform(approver, list_approvals, Approvals(agent=AGENT))
+        second, first = await t.runners[AGENT].command_context.perform(approver, list_approvals, ListApprovals(agent=AGENT))
         assert first.call == SHOWN
         assert second.call == 'transfer\npurpose:\n"א"\namount:\n"1"\nto:\n"y"'
         [question, _] = await t.questions()

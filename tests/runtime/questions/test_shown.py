@@ -156,12 +156,12 @@ async def test_a_text_after_a_restart_counts_if_it_is_stored_that_the_question_w
 async def test_a_text_that_is_stored_and_runs_after_a_restart_asks_for_the_code() -> None:
     async with AgentTester(DeletingAgent()) as t:
         code = code_of(await t.say("delete"))
-        t.runners[t.jid].control.pause()
+        t.runners[t.jid].control.set_paused(True)
         t.send("yes")
         await wait_until_received(t, 1)
         await t.restart()
         t.unread()
-        t.runners[t.jid].control.resume()
+        t.runners[t.jid].control.set_paused(False)
         [text] = await texts(t)
         assert text == f"{UNCLEAR} “Delete A?”. If you do, write: /answer {code} yes"
         assert [question.text for question in await asked(t)] == ["Delete A?"]
@@ -275,4 +275,4 @@ async def test_what_is_sent_again_after_a_restart_is_shown_then(database_url: st
 async def load_times(harness: RunnerHarness) -> list[int | None]:
     """Return when the questions were shown."""
     await harness.repository.inbox.flush()
-    return [question.shown_at for question in await harness.repository.questions.load_all()]
+    return [question.shown_at for question in await harness.repository.questions.load()]

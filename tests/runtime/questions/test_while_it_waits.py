@@ -15,7 +15,7 @@ from spade_coreason import AgentDefinition, AgentRequest, AgentTester, Peers, Re
 from spade_coreason.contracts import QuestionState
 from spade_coreason.domain.quotas import Quota, Quotas
 from spade_coreason.exceptions import PeerParkedError
-from spade_coreason.operations.initiative.questions import settle_stored
+from spade_coreason.operations.host import StoppedAgent
 from spade_coreason.storage.schema import ANSWERED, inbox, parked_requests
 from spade_coreason.testing import Policy, Rules
 from tests.support.hosting import Echo
@@ -428,7 +428,8 @@ async def test_an_answer_that_was_stored_without_the_platform_lets_the_request_r
         await t.say("ask")
         [question] = await asked(t)
         answer = {"text": "red", "person": TESTER, "value": None}
-        settled = await settle_stored(t.runners[t.jid].repository, question, QuestionState.ANSWERED, answer, TESTER)
+        stored = StoppedAgent(t.runners[t.jid].command_context.host, t.jid)
+        settled = await stored.settle(question, QuestionState.ANSWERED, answer, TESTER)
         assert settled is not None
         await t.restart()
         assert await texts(t) == ["tester@localhost took red"]

@@ -7,6 +7,7 @@ import logging
 import secrets
 import ssl
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -181,7 +182,8 @@ class StockClient:
         if self.xmpp is None:
             return
         self.xmpp.cancel_connection_attempt()
-        self.xmpp.abort()
+        with suppress(AttributeError):  # Python 3.11.2 cannot abort a TLS transport that the server closes at the same time
+            self.xmpp.abort()
         filters = self.xmpp._run_out_filters  # a task that slixmpp leaves behind
         if filters is not None:
             filters.cancel()

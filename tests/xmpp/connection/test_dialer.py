@@ -249,10 +249,11 @@ async def test_after_a_redirect_no_other_address_of_that_host_is_tried(tmp_path:
     async def serve(peer: Peer) -> None:
         await over_tls(mechanisms("PLAIN"))(peer, server_context(certificate))
 
+    [port] = find_free_ports(1)  # no connection of another test takes it at the other address
     async with (
         run_script(serve) as elsewhere,
-        run_script(redirect) as first,
-        run_script(redirect, "127.0.0.2", first.port) as second,
+        run_script(redirect, "127.0.0.1", port) as first,
+        run_script(redirect, "127.0.0.2", port) as second,
     ):
         resolver = TableResolver([record(Target("one.example", first.port))], {"one.example": ["127.0.0.1", "127.0.0.2"]})
         connection = await connect(("a@chat.example", "x"), ServerEndpoint(ca_file=certificate.ca_file, resolver=resolver))

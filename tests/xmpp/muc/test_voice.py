@@ -18,6 +18,7 @@ from spade_coreason.domain.messages import InboundRequest
 from spade_coreason.domain.rooms import RoomConfig
 from spade_coreason.runtime import Metrics, OutboundMessage
 from spade_coreason.runtime.upkeep.metrics import DAY_S
+from spade_coreason.storage import count_stored
 from spade_coreason.xmpp.muc.membership import BounceDecision, RoomState, decide_after_bounce
 from spade_coreason.xmpp.muc.rooms import Rooms
 from tests.support.hosting import Echo, FunctionAgent, OnlineAgent, run_agent
@@ -81,7 +82,7 @@ async def test_a_visitor_of_a_moderated_room_answers_nobody_until_it_has_voice(
         await eventually(lambda: agent.host.rooms.dropped["no voice in the room"] == 2)
         assert await owner.receive_until("end") == []
         assert (echo.requests, await agent.repository.list_conversations(), await count_pending(agent)) == ([], [], 0)
-        status = await agent.host.status()
+        status = agent.host.status(await count_stored(agent.repository.database))
         assert (status.rooms, status.recent.answers, status.in_flight) == ({owner.room: "without voice"}, 0, 0)
         assert status.dropped["no voice in the room"] == 2
         [warning] = warnings_of(caplog, owner.room)
@@ -158,7 +159,7 @@ async def test_an_answer_to_a_room_that_the_agent_has_lost_is_discarded_aloud(
         await agent.runner.wait_until_idle()
         [warning] = warnings_of(caplog, "not delivered")
         assert end in warning
-        status = await agent.host.status()
+        status = agent.host.status(await count_stored(agent.repository.database))
         assert (status.refused_by_rooms, status.recent.answers, status.recent.errors) == ({end: 1}, 0, 1)
         assert status.recent.last_error == f"an answer was not delivered in the room {owner.room}: {end}"
         await agent.settled()

@@ -431,9 +431,9 @@ async def test_presence_shows_that_the_agent_is_paused(prosody: XmppServer, tmp_
     async with run_agent(Weather(), prosody, tmp_path) as agent, connect_person(prosody) as alice:
         await subscribe(alice, agent.jid)
         await wait_until_published(agent)
-        agent.runner.control.pause()
+        agent.runner.control.set_paused(True)
         await next_presence(alice, agent.jid, is_presence("away", "paused"))
-        agent.runner.control.resume()
+        agent.runner.control.set_paused(False)
         await next_presence(alice, agent.jid, is_presence("available", ""))
 
 

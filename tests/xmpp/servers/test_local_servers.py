@@ -232,14 +232,23 @@ async def test_another_server_that_answers_on_its_port_is_not_taken_for_it(kind:
 
 
 @pytest.mark.servers
-async def test_a_port_that_is_taken_at_the_start_is_replaced_by_another(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "problem",
+    [
+        "Address already in use",
+        "this port is in use by another application",
+        "check that Prosody or another XMPP server is not already running and using this port",
+        "check that Prosody or a BOSH connection manager is not already running",
+    ],
+)
+async def test_a_port_that_is_taken_at_the_start_is_replaced_by_another(problem: str, tmp_path: Path) -> None:
     require("Prosody", find_prosody() is not None)
     program = script(
         tmp_path / "unlucky",
         f"""#!/bin/sh
         [ -e {tmp_path}/tried ] && exec prosody "$@"
         touch {tmp_path}/tried
-        echo "error: Failed to open server port on 127.0.0.1, Address already in use"
+        echo "error: Failed to open server port 12345 on 127.0.0.1, {problem}"
         exec sleep 60
         """,
     )

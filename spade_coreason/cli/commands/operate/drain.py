@@ -17,7 +17,7 @@ _POLL_S = 0.1
 
 
 @define("drain")
-@config_option("config/platform.yaml, if it exists")
+@config_option()
 @data_option
 def command(file: Path | None, data: Path | None) -> int:
     """Let the running answers finish, and stop the platform.

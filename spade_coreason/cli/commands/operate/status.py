@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,12 +12,13 @@ import click
 from ...account import data_option
 from ...completion import complete_agents
 from ...context import define_command as define, json_option
-from ...operations import PlatformAccess, print_result, require_running
+from ...operations import require_running
 from ...settings import config_option
 from ...terminal.console import format_milliseconds, format_timedelta, paint, print_json, print_line, print_table
+from ...views import run_operation
 
 if TYPE_CHECKING:
-    from ....operations.status import AgentStatus, PlatformStatus, QuotaUsage, WorkerStatus
+    from ....operations.status import AgentStatus, PlatformStatus, WorkerStatus
 
 _MAX_SHOWN = 3
 _UNDELIVERED = ("bounced", "failed")
@@ -27,7 +28,7 @@ _SHOWN_STATES = ("waiting", *_UNDELIVERED)
 
 @define("status")
 @click.argument("name", metavar="[AGENT]", required=False, shell_complete=complete_agents)
-@config_option("config/platform.yaml, if it exists")
+@config_option()
 @data_option
 @json_option("Print the status as JSON.")
 def command(name: str | None, file: Path | None, data: Path | None, as_json: bool) -> int:
@@ -58,10 +59,10 @@ def command(name: str | None, file: Path | None, data: Path | None, as_json: boo
       spade-coreason status notes
     """
     from ....operations.definition import NoArguments
-    from ....operations.platform import show_status
+    from ....operations.platform import list_turns, show_status
 
     if name is not None:
-        return _show_turns(require_running(file, data), name, as_json=as_json)
+        return run_operation(list_turns, file, data, as_json=as_json, agent=name)
     found = require_running(file, data).perform(show_status, NoArguments())
     if as_json:
         status = show_status.result.dump_python(found, mode="json")
@@ -84,36 +85,8 @@ def command(name: str | None, file: Path | None, data: Path | None, as_json: boo
             columns.append("worker")
             rows = [(*row, agent.worker or "none") for row, agent in zip(rows, found.agents, strict=True)]
         print_table(columns, rows)
-    for agent in found.agents:
-        for room, state in agent.rooms.items():
-            print_line(f"{agent.jid} in the room {room}: {state}")
-    for agent in found.agents:
-        if counts := ", ".join(
-            f"{agent.notifications[state]:,} {state}" for state in _SHOWN_STATES if state in agent.notifications
-        ):
-            is_problem = agent.notifications.keys() & _UNDELIVERED
-            line = f"Notifications of {agent.jid}: {counts}; `spade-coreason notifications list` shows them"
-            print_line(paint(line, "yellow") if is_problem else line)
-    for agent in found.agents:
-        if agent.refused_by_rooms:
-            counts = ", ".join(f"{reason}: {count:,}" for reason, count in agent.refused_by_rooms.items())
-            print_line(paint(f"Refused by chat rooms: messages of {agent.jid} ({counts})", "yellow"))
-    for agent in found.agents:
-        if agent.rejected:
-            print_line(f"{agent.jid} rejected {', '.join(_describe_count(*count) for count in agent.rejected.items())}")
-    for agent in found.agents:
-        if agent.dropped:
-            counts = ", ".join(f"{reason}: {count:,}" for reason, count in agent.dropped.items())
-            print_line(f"Not taken since the start: messages to {agent.jid} ({counts})")
-    for agent in found.agents:
-        for channel, count in agent.without_channel.items():
-            stored = f"{count:,} stored {'requests or replies' if count != 1 else 'request or reply'}"
-            print_line(
-                paint(f"{stored} of {agent.jid}: the channel {channel} is not installed; install it and start again", "yellow")
-            )
-    for agent in found.agents:
-        if any(usage.messages or usage.refused for usage in agent.quotas):
-            print_line(_describe_usage(agent))
+    for line, colour in (each for agent in found.agents for each in _list_notes(agent)):
+        print_line(paint(line, colour) if colour else line)
     for problem, jids in _jids_by_problem(found.agents).items():
         print_line(paint(f"{', '.join(jids)}: {problem}", "red"))
     for problem in dict.fromkeys(agent.security_problem for agent in found.agents if agent.security_problem):
@@ -127,6 +100,30 @@ def command(name: str | None, file: Path | None, data: Path | None, as_json: boo
     by_whom = f"process {found.pid}" if found.pid else f"{len(found.workers)} worker{'' if len(found.workers) == 1 else 's'}"
     print_line(f"{online} of {len(found.agents)} agents online,", *failing, by_whom)
     return 0 if found.is_healthy else 1
+
+
+def _list_notes(agent: AgentStatus) -> Iterator[tuple[str, str | None]]:
+    """Yield the lines below the table about an agent, each with its colour, or None."""
+    for room, state in agent.rooms.items():
+        yield f"{agent.jid} in the room {room}: {state}", None
+    if counts := ", ".join(f"{agent.notifications[each]:,} {each}" for each in _SHOWN_STATES if each in agent.notifications):
+        line = f"Notifications of {agent.jid}: {counts}; `spade-coreason notifications list` shows them"
+        yield line, "yellow" if agent.notifications.keys() & _UNDELIVERED else None
+    if agent.refused_by_rooms:
+        yield f"Refused by chat rooms: messages of {agent.jid} ({_format_counts(agent.refused_by_rooms)})", "yellow"
+    if agent.rejected:
+        yield f"{agent.jid} rejected stanzas ({_format_counts(agent.rejected)})", None
+    if agent.dropped:
+        yield f"Not taken since the start: messages to {agent.jid} ({_format_counts(agent.dropped)})", None
+    for channel, count in agent.without_channel.items():
+        stored = f"{count:,} stored {'requests or replies' if count != 1 else 'request or reply'}"
+        yield f"{stored} of {agent.jid}: the channel {channel} is not installed; install it and start again", "yellow"
+    if any(usage.messages or usage.refused for usage in agent.quotas):
+        yield _describe_usage(agent), None
+
+
+def _format_counts(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{reason}: {count:,}" for reason, count in counts.items())
 
 
 def _print_workers(found: PlatformStatus) -> None:
@@ -158,43 +155,13 @@ def _describe_worker(worker: WorkerStatus) -> str:
     return ", ".join(notes if worker.is_answering else [*notes, "does not answer"])
 
 
-def _show_turns(platform: PlatformAccess, agent: str, *, as_json: bool) -> int:
-    from ....operations.memory import OfAgents
-    from ....operations.turns import list_turns
-
-    found = platform.perform(list_turns, OfAgents(agent=agent))
-    if as_json:
-        print_result(list_turns, found)
-    elif not found:
-        print_line("No answers are running.")
-    else:
-        now = datetime.now(UTC)
-        columns = ("agent", "person", "conversation", "runs", "last step", "waits in")
-        shown = [
-            (turn.agent, turn.person, turn.conversation_id, format_timedelta(now - turn.since), turn.last_step, turn.waits_in)
-            for turn in found
-        ]
-        print_table(columns, shown)
-    return 0
-
-
-def _describe_count(reason: str, count: int) -> str:
-    return f"{count:,} stanza{'s' if count != 1 else ''} ({reason})"
-
-
 def _describe_usage(agent: AgentStatus) -> str:
-    """Describe the messages of today: of all, and of the people who sent most, or whose messages were refused."""
+    """Describe the use of today: of all, and of the people who sent most, or whose messages were refused."""
     total, *others = agent.quotas
     people = [usage for usage in others if usage.scope in ("person", "room")]
     shown = [usage for number, usage in enumerate(people) if number < _MAX_SHOWN or usage.refused]
-    most = ", ".join(f"{usage.holder} {_describe_quota(usage)}" for usage in shown)
-    return f"Messages today: {agent.jid} {_describe_quota(total)}{f'; from {most}' if most else ''}"
-
-
-def _describe_quota(usage: QuotaUsage) -> str:
-    notes = [f"quota {usage.messages_per_day:,}"] if usage.messages_per_day else []
-    notes += [f"{usage.refused:,} refused"] if usage.refused else []
-    return f"{usage.messages:,} ({', '.join(notes)})" if notes else f"{usage.messages:,}"
+    most = ", ".join(f"{usage.holder} {usage}" for usage in shown)
+    return f"Today: {agent.jid} {total}{f'; from {most}' if most else ''}"
 
 
 def _jids_by_problem(agents: Sequence[AgentStatus]) -> dict[str, list[str]]:

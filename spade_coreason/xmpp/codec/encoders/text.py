@@ -6,7 +6,8 @@ import json
 from typing import Any
 
 from ....contracts import DataBlock, ThinkingBlock, UserErrorBlock
-from ..markdown.tables import align_columns, fence_lines, table_of
+from ....domain.texts.json_text import read_table
+from ..markdown.tables import align_columns, fence_lines
 from ..xml import clean
 
 
@@ -53,11 +54,10 @@ def _key_value(data: dict[str, Any]) -> str:
 
 
 def _table(data: dict[str, Any]) -> str:
-    table = table_of(data)
+    table = read_table(data)
     if table is None:
         return _render_json(data)
-    columns, rows = table
-    cells = [[str(column) for column in columns], *([_scalar(row.get(column, "")) for column in columns] for row in rows)]
+    cells = [table[0], *([_scalar(cell) for cell in row] for row in table[1])]
     # A line break in a cell would break its row.
     return "\n".join(fence_lines(align_columns([[" ".join(cell.splitlines()) for cell in row] for row in cells])))
 

@@ -3,20 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from ....domain.texts.text import FENCE
 
 # A wider cell sticks out, instead of widening every other cell.
 _MAX_COLUMN_WIDTH = 200
-
-
-def table_of(data: dict[str, Any]) -> tuple[list[Any], list[dict[Any, Any]]] | None:
-    """Return the columns and rows of a data block; None if it is no table."""
-    columns, rows = data.get("columns"), data.get("rows")
-    if not isinstance(columns, list) or not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        return None
-    return None if any(isinstance(column, list | dict) for column in columns) else (columns, rows)
 
 
 def fence_lines(lines: Sequence[str]) -> list[str]:
