@@ -9,7 +9,7 @@ import signal
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -47,11 +47,13 @@ _BREAKERS = "\x00\x7f!x"
 _MAX_ALPHABET = 8
 _CHOICES = 3
 _MIB = 2**20
-_LONG_ENOUGH_S = 0.02
-_MOST_GROWTH = 8
+_LONG_ENOUGH_S = 0.004
+_LONGER = 16
+"""The factor of the longer text."""
+_MOST_GROWTH, _CLEARLY_LINEAR = 64, 32
 _QUICK_CHARACTERS = 2**12
 _QUICK_S = 0.0003
-_MAX_QUICK_S, _MAX_S = 1.5, 20.0
+_MAX_QUICK_S, _MAX_S = 0.5, 20.0
 """Seconds of CPU after which a text is too slow: in the quick form, and with every length."""
 _BUSY = 4
 """The factor by which a busy machine may take longer: what is too slow is measured once more with it."""
@@ -307,19 +309,20 @@ def _call(pattern: re.Pattern[Any], method: str, text: str) -> object:
 
 
 def measure(function: Callable[[str], object], text: HostileText, every_length: bool = False) -> str | None:
-    """Return the times of a function with which four times the length takes more than eight times the CPU; None otherwise.
+    """Return the times of a function with which sixteen times the length takes more than 64 times the CPU; None otherwise.
 
-    A time is the best of ten, at a length that takes 20 ms, up to 1 MiB; that of the longer text is the best of twenty.
-    Without `every_length`, a text is left out that takes less than 0.3 ms at 4 KiB, or at most eight times as long as a quarter
-    of it.
+    Linear time takes sixteen times as long, quadratic 256 times: on a busy machine, many measurements must all be wrong by four
+    before the answer is. A time is the best of ten, at a length that takes 4 ms, up to 1 MiB, and that of the longer text the
+    best of four. Without `every_length`, a text is left out that takes less than 0.3 ms at 4 KiB, or at most 32 times as long as a
+    sixteenth of it.
     """
 
     def run(characters: int, times: int, good_enough_s: float = 0.0) -> float:
         subject, best = text.make(characters), math.inf
         for _ in range(times):
-            begin = time.process_time()
+            begin = time.thread_time()  # that of the process counts in ticks of milliseconds while its limit is set
             function(subject)
-            best = min(best, time.process_time() - begin)
+            best = min(best, time.thread_time() - begin)
             if best < good_enough_s:
                 break
         return best
@@ -330,7 +333,7 @@ def measure(function: Callable[[str], object], text: HostileText, every_length: 
             with _limit_cpu(allowed_s):
                 if not every_length:
                     taken = run(characters, 2, _QUICK_S)
-                    if taken < _QUICK_S or taken <= _MOST_GROWTH * run(characters // 4, 8):
+                    if taken < _QUICK_S or taken <= _CLEARLY_LINEAR * run(characters // _LONGER, 20):
                         return None
                 characters = 16
                 while run(characters, 2, _LONG_ENOUGH_S) < _LONG_ENOUGH_S:
@@ -338,11 +341,11 @@ def measure(function: Callable[[str], object], text: HostileText, every_length: 
                         return None
                     characters *= 2
                 short = run(characters, 10)
-                # On a busy machine, ten may all be disturbed.
-                long = run(4 * characters, 20, _MOST_GROWTH * short)
         except _TooSlowError:
             continue
-        if long <= _MOST_GROWTH * short:
-            return None
-        return f"{text}: {characters:,} characters take {short * 1000:.0f} ms, and four times as many {long * 1000:.0f} ms"
-    return f"{text}: {characters:,} characters, and four times as many, take more than {allowed_s:g} s"
+        for _ in range(4):
+            with suppress(_TooSlowError), _limit_cpu(_MOST_GROWTH * short):
+                run(_LONGER * characters, 1)
+                return None
+        return f"{text}: {characters:,} characters take {short:.4f} s, sixteen times as many over {_MOST_GROWTH * short:.2f} s"
+    return f"{text}: {characters:,} characters take more than {allowed_s:g} s"
