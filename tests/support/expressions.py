@@ -313,8 +313,8 @@ def measure(function: Callable[[str], object], text: HostileText, every_length: 
 
     Linear time takes sixteen times as long, quadratic 256 times: on a busy machine, many measurements must all be wrong by four
     before the answer is. A time is the best of ten, at a length that takes 4 ms, up to 1 MiB, and that of the longer text the
-    best of four. Without `every_length`, a text is left out that takes less than 0.3 ms at 4 KiB, or at most 32 times as long as a
-    sixteenth of it.
+    best of four. Without `every_length`, a text is left out that takes less than 0.3 ms at 4 KiB, or at most 32 times as long
+    as a sixteenth of it.
     """
 
     def run(characters: int, times: int, good_enough_s: float = 0.0) -> float:
