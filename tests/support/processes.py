@@ -31,7 +31,7 @@ def schema_programs() -> list[int]:
     for path in Path("/proc").glob("[0-9]*"):
         try:
             parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
-            command = (path / "cmdline").read_text()
+            command = (path / "cmdline").read_text(errors="replace")  # others may have any bytes
         except OSError:  # it has just ended
             continue
         if parent == os.getpid() and "json_schema_main.py" in command:
