@@ -34,7 +34,7 @@ def replace(file: Path, old: str, new: str) -> None:
 def checkout(tmp_path: Path) -> Path:
     """A checkout of a commit that may be published: its changelog has a date, and it has a tag."""
     checkout = tmp_path / "checkout"
-    git(ROOT, "clone", "-q", "--no-tags", f"file://{ROOT}", str(checkout))
+    git(ROOT, "clone", "-q", "--no-tags", "--shared", str(ROOT), str(checkout))  # without a copy of the objects
     changelog = checkout / "CHANGELOG.md"
     changelog.write_text(re.sub(r"^## .*$", f"## {VERSION} - 2026-12-01", changelog.read_text(), count=1, flags=re.M))
     git(checkout, "commit", "-q", "--allow-empty", "-am", "Release")
