@@ -7,6 +7,7 @@ import importlib
 import logging
 import os
 import signal
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -37,6 +38,10 @@ RAISED_STANZA_BYTES = 4 * 1024 * 1024
 # No server of a test has a certificate of an authority that the system trusts. Reading all of those for each connection took
 # a third of the CPU time of tests on a server.
 os.environ["SSL_CERT_FILE"] = str(Path(__file__).parent / "fixtures" / "no_authority.pem")
+
+# jsonschema imports it where it is installed, to check formats, which the package does not. That takes a second.
+assert "jsonschema" not in sys.modules
+sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]
 
 # Debian has servers, nginx for example, where the PATH of a user who is not root does not lead.
 os.environ["PATH"] += f"{os.pathsep}/usr/sbin"
@@ -224,7 +229,6 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop() -> None:
     """Leave the thousands of tests themselves out of every garbage collection."""
-    gc.collect()
     gc.freeze()
     gc.enable()
 

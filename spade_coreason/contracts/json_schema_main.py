@@ -15,6 +15,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
+if __name__ == "__main__":
+    sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]  # a second of imports for formats, which are not checked
+
 from jsonschema import Draft202012Validator, SchemaError
 from jsonschema.exceptions import best_match
 from jsonschema.validators import validator_for
