@@ -16,19 +16,18 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
-from itertools import count, product
+from itertools import product
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from spade_coreason.exceptions import MemoryFileError, MemoryFullError, StoreError
 from spade_coreason.memory.interaction.file import MemoryLimits
 from spade_coreason.memory.interaction.store import AgentInteractionMemory
+from tests.memory.interaction.killed_operations import AGENT, OPERATIONS, RunOperation, start_killed_operations
 from tests.support.long_forms import short_and_long_in_release
 from tests.support.memories import OpenMemory
 
-AGENT = "support_agent@example.com"
 SPADE_LLM = Path(__file__).parent / "spade_llm"
 """Files that spade_llm 0.3.0 wrote in Madrid."""
 SMALL_JOURNAL = MemoryLimits(journal_bytes=1000)
@@ -280,16 +279,6 @@ def prepare(directory: Path, form: str) -> None:
             memory.journal_path.write_bytes(journal)
 
 
-OPERATIONS: dict[str, Callable[[AgentInteractionMemory], object]] = {
-    "add": lambda memory: memory.add_information("c", "new"),
-    "flush": lambda memory: memory.flush(),
-    "clear": lambda memory: memory.clear_conversations("ce"),
-    "clear what is in the file": lambda memory: memory.clear_conversation("e"),
-    "remove": lambda memory: memory.remove_information("c", "in the file", "one"),
-    "merge": lambda memory: memory.merge({"c": bytearray(b'{"content":"new","timestamp":""}\n')}),
-}
-
-
 change_of_files = pytest.mark.parametrize(("form", "operation"), list(product(FORMS, OPERATIONS)))
 
 
@@ -301,15 +290,23 @@ def states_before_and_after(directory: Path, form: str, operation: str) -> list[
     return [texts(memory_in(directory / name)) for name in ("before", "after")]
 
 
+@pytest.fixture(scope="module")
+def run_operation() -> Iterator[RunOperation]:
+    with start_killed_operations() as run_operation:
+        yield run_operation
+
+
 @change_of_files
-def test_killed_before_any_system_call_a_change_is_complete_or_absent(tmp_path: Path, form: str, operation: str) -> None:
+def test_killed_before_any_system_call_a_change_is_complete_or_absent(
+    run_operation: RunOperation, tmp_path: Path, form: str, operation: str
+) -> None:
     before, after = states_before_and_after(tmp_path, form, operation)
     for step in range(1000):
         directory = tmp_path / str(step)
         shutil.copytree(tmp_path / "before", directory)
         watcher = memory_in(directory)
-        with forked(lambda: die_at(step, directory, OPERATIONS[operation])) as pid:  # noqa: B023 - it runs now
-            code = wait_for_exit(pid)
+        code = run_operation(directory, operation, step)
+        assert code in (0, 9)
         for memory in (memory_in(directory), watcher):
             now = texts(memory)
             assert now in ([before, after] if code else [after]), step
@@ -323,20 +320,6 @@ def test_killed_before_any_system_call_a_change_is_complete_or_absent(tmp_path: 
             break
         shutil.rmtree(directory)
     assert step > 3 or before == after
-
-
-def die_at(step: int, directory: Path, work: Callable[[AgentInteractionMemory], object]) -> None:
-    """End the process before a system call of the work, by its number."""
-    memory, steps = memory_in(directory, MemoryLimits(journal_bytes=500)), count()
-
-    def hook(_frame: object, event: str, function: Any) -> None:
-        module = getattr(function, "__module__", None) or type(getattr(function, "__self__", None)).__module__
-        if event == "c_call" and module in ("posix", "fcntl", "_io") and next(steps) == step:
-            os._exit(9)
-
-    sys.setprofile(hook)
-    work(memory)
-    sys.setprofile(None)
 
 
 class PowerCuts:
