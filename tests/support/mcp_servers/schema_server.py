@@ -11,6 +11,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+if __name__ == "__main__":
+    sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]  # `tests/conftest.py` says why
+
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import best_match
 from mcp.server.lowlevel import Server

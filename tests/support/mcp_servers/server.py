@@ -13,6 +13,9 @@ import sys
 from pathlib import Path
 from typing import Any, cast
 
+if __name__ == "__main__":
+    sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]  # `tests/conftest.py` says why
+
 import uvicorn
 from mcp.server.mcpserver import Context, Image, MCPServer
 from mcp_types import CallToolResult, TextContent, ToolAnnotations
