@@ -11,6 +11,7 @@ import pytest
 
 from tests.conformance import a2a, mcp
 from tests.conformance.page import PAGE
+from tests.support.warm import WarmProcess
 
 ROOT = Path(__file__).parents[2]
 
@@ -22,8 +23,9 @@ ROOT = Path(__file__).parents[2]
 def test_a_kit_that_is_missing_fails_the_command(tmp_path: Path, kit: str, variable: str, remedy: str) -> None:
     command = [sys.executable, "-m", "tests.conformance", kit]
     environment = {**os.environ, variable: str(tmp_path / "nowhere")}
-    run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60)
-    assert (run.returncode, remedy in run.stderr) == (1, True), run.stderr
+    with WarmProcess[str](command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True) as run:
+        _, errors = run.communicate()
+    assert (run.returncode, remedy in errors) == (1, True), errors
 
 
 def test_the_run_of_the_project_needs_no_kit() -> None:
