@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterable
+from functools import cache
 from importlib.metadata import PackageNotFoundError, packages_distributions, requires
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,6 @@ FAILING = {
     " doors.page.routes doors.server doors.streaming doors.webhooks.events doors.webhooks.routes",
 }
 """The modules that need an extra, by its name. What uses them names the extra first."""
-OWNERS = {module: set(map(canonicalize_name, names)) for module, names in packages_distributions().items()}
 EXTRA_OF_MODULE = {f"spade_coreason.{name}": extra for extra, names in FAILING.items() for name in names.split()}
 NOT_USED = {"docs"}
 """Extras that no code of the package uses."""
@@ -63,10 +63,16 @@ def find_distributions(required: Iterable[str]) -> set[str]:
     return found
 
 
+@cache
+def find_owners() -> dict[str, set[str]]:
+    """Return the distributions of each installed top-level module. It reads the lists of all files, which takes long."""
+    return {module: set(map(canonicalize_name, names)) for module, names in packages_distributions().items()}
+
+
 def find_modules(required: Iterable[str]) -> set[str]:
     """Return the top-level modules of what requirements bring, beyond what the package requires."""
     always, brought = find_distributions(PROJECT["dependencies"]), find_distributions(required)
-    return {module for module, names in OWNERS.items() if names & brought and not names & always}
+    return {module for module, names in find_owners().items() if names & brought and not names & always}
 
 
 def find_what_fails(python: str, directory: Path, *hidden: str) -> Any:
