@@ -146,8 +146,7 @@ def build_hosted(
     from spade_coreason import AgentDefinition
     from spade_coreason.agents.echo import EchoAgent
     from spade_coreason.domain.access import AccessPolicy
-    from spade_coreason.domain.conversation import Rules
-    from spade_coreason.domain.policy import Policy
+    from spade_coreason.domain.policy import Policy, Rules
     from spade_coreason.runtime import AgentParts
     from spade_coreason.xmpp import HostedAgent, Login
 
@@ -158,7 +157,7 @@ def build_hosted(
         agent = EchoAgent(AgentDefinition.simple("echo"))
         return parts.build_runtime(agent, AccessPolicy(jid), policy, crash_guard=crash_guard)
 
-    return HostedAgent(Login(jid, password), endpoint, build, stanza_bytes=policy.stanza_bytes)
+    return HostedAgent(Login(jid, password), endpoint, build, stanza_bytes=policy.limits.stanza_bytes)
 
 
 KINDS: dict[str, Callable[[Environment], AbstractAsyncContextManager[Start]]] = {

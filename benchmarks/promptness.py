@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from spade_coreason.domain.conversation import Rules
-from spade_coreason.domain.policy import Policy
+from spade_coreason.domain.policy import PlatformLimits, Policy, Rules
 from spade_coreason.runtime import tune_gc
 from tests.support.hosting import FunctionAgent, OnlineAgent, run_agent
 from tests.support.servers.clients import StockClient
@@ -22,7 +21,7 @@ from tests.support.servers.server import XmppServer
 from tests.support.wait import eventually
 
 PEOPLE, THREADS = 10, 10
-ROOMY = Policy(rules=Rules(max_interactions=0), concurrency=4 * PEOPLE * THREADS)
+ROOMY = Policy(limits=PlatformLimits(concurrency=4 * PEOPLE * THREADS), rules=Rules(max_interactions=0))
 ACTIVE = "<active xmlns='http://jabber.org/protocol/chatstates'/>"
 COMPOSING = "{http://jabber.org/protocol/chatstates}composing"
 CORRECTS = ("xep_0030", "xep_0115", "xep_0308")

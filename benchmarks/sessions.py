@@ -21,10 +21,10 @@ from spade_coreason import AgentDefinition
 from spade_coreason.contracts import ConversationState
 from spade_coreason.domain import channel_kinds
 from spade_coreason.domain.access import AccessPolicy
-from spade_coreason.domain.conversation import ConversationStatus, Rules
+from spade_coreason.domain.conversation import ConversationStatus
 from spade_coreason.domain.identifiers import candidate_conversation_ids, derive_session_id
 from spade_coreason.domain.messages import InboundRequest
-from spade_coreason.domain.policy import Policy
+from spade_coreason.domain.policy import Policy, Rules
 from spade_coreason.runtime import AgentParts, Files, PeerOptions
 from spade_coreason.runtime.runner import Runner
 from spade_coreason.storage import open_database
@@ -154,7 +154,7 @@ class _Session:
     async def open(cls, path: Path, size: int) -> _Session:
         database = await open_database(f"sqlite+aiosqlite:///{path}", "full")
         store = AgentRepository(database, AGENT)
-        network = XmppTransport(AGENT, lambda messages: None, Policy().stanza_bytes).network
+        network = XmppTransport(AGENT, lambda messages: None, Policy().limits.stanza_bytes).network
         parts = AgentParts(store, network, Files(refuse_upload), PeerOptions())
         policy = Policy(rules=Rules(max_interactions=0))
         runner = parts.build_runtime(_Echo(), AccessPolicy(AGENT), policy).runner

@@ -79,10 +79,9 @@ from .contracts import Agent, AgentDefinition, AgentRequest, ConversationRecord,
 from .contracts.times import utc_now
 from .domain.access import AccessPolicy, TrustedAgents
 from .domain.channel_kinds import DEFAULT_CHANNEL
-from .domain.conversation import Rules
 from .domain.jid import bare_jid
 from .domain.messages import Bounce, InboundRequest, MalformedRequest, RequestContext
-from .domain.policy import Keep, Policy, Retention, RunnerTimings
+from .domain.policy import Keep, PlatformLimits, Policy, Retention, RetentionStates, Rules, RunnerTimings
 from .domain.questions import ApprovalPolicy
 from .exceptions import ConfigError, PeerError
 from .llm import FakeFailure, FakeModel, FakeReply, FakeToolCall, ModelRequest, Reply, error, stream, tool_call
@@ -544,12 +543,14 @@ __all__ = [
     "Keep",
     "ModelRequest",
     "OnConversationEnd",
+    "PlatformLimits",
     "Policy",
     "Question",
     "QuestionState",
     "ReceivedMessage",
     "Reply",
     "Retention",
+    "RetentionStates",
     "Rules",
     "RunnerTimings",
     "Summariser",
@@ -1041,7 +1042,7 @@ class AgentTester:
             await runtime.announcement.wait_until_tried()
 
     def _build_runner(self, jid: str, agent_spec: Any, database: Database) -> None:
-        full_jid, stanza_bytes = f"{jid}/{_AGENT_RESOURCE}", self._policy.stanza_bytes
+        full_jid, stanza_bytes = f"{jid}/{_AGENT_RESOURCE}", self._policy.limits.stanza_bytes
         network = XmppTransport(jid, self._network.build_sender(full_jid), stanza_bytes, self._devices).network
         own_channel = LocalChannel(full_jid, self._network, stanza_bytes, self._devices)
         send = self._build_sender_to_people(full_jid)

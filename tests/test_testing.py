@@ -34,7 +34,7 @@ from spade_coreason.domain.messages import TextEmitted
 from spade_coreason.exceptions import PeerFailedError, PeerRefusedError, PeerTimeoutError, PeerUnavailableError, UploadError
 from spade_coreason.runtime import UnknownClientFeatures
 from spade_coreason.runtime.channels import encode_reply
-from spade_coreason.testing import LocalChannel, LocalNetwork, Policy
+from spade_coreason.testing import LocalChannel, LocalNetwork, PlatformLimits, Policy, Rules
 from tests.support.clock import Clock, LoopClock
 from tests.support.errors import ExpectedErrors
 from tests.support.foreign_stanzas import person_request, program_request
@@ -431,7 +431,7 @@ async def test_a_thought_that_is_no_text_is_an_error_shown_or_not(
         await response.thought(*thought)
         await response.markdown("seven")
 
-    async with AgentTester(counts, policy=Policy(thoughts=thoughts)) as t:
+    async with AgentTester(counts, policy=Policy(rules=Rules(thoughts=thoughts))) as t:
         [text] = await t.say("think")
         assert text.startswith("Something went wrong on my side (incident ")
 
@@ -511,9 +511,9 @@ async def test_an_upload_that_is_refused_is_an_error_in_the_agent() -> None:
 
 async def test_a_restart_may_bring_another_policy() -> None:
     async with AgentTester(echo) as t:
-        await t.restart(policy=Policy(queue=7))
+        await t.restart(policy=Policy(limits=PlatformLimits(queue=7)))
         await t.restart()
-        assert t.runners[t.jid].policy.queue == 7
+        assert t.runners[t.jid].policy.limits.queue == 7
 
 
 class Named:

@@ -17,20 +17,17 @@ from ..config import (
     ApprovalSettings,
     MemorySettings,
     NotificationSettings,
-    RetentionLimits,
-    RetentionSettings,
     Settings,
     describe_error,
     load_attribute,
 )
-from ..contracts import ConversationState, MemoryConfig, MemoryStrategy, RiskLevel
+from ..contracts import MemoryConfig, MemoryStrategy, RiskLevel
 from ..domain.access import AccessPolicy, TrustedAgents
 from ..domain.avatar import Avatar, read_avatar
-from ..domain.conversation import Rules
 from ..domain.initiative.notifications import NotificationPolicy, QuietHours
 from ..domain.jid import bare_jid, local_part
 from ..domain.observability.tracing import Tracing
-from ..domain.policy import Keep, MemoryLimits, Policy, Retention
+from ..domain.policy import MemoryLimits, Policy
 from ..domain.questions import ApprovalPolicy
 from ..domain.rooms import RoomConfig
 from ..exceptions import ConfigError
@@ -64,30 +61,13 @@ def build_policy(settings: Settings, agent: AgentSettings, memory: MemoryConfig 
 
     `memory` is the memory configuration of its manifest, if there is one. With `has_forgery`, senders can be forged.
     """
-    conversation, access, web = settings.conversation_of(agent), settings.access_of(agent), settings.web
+    access, web = settings.access_of(agent), settings.web
     page = web.public_url if web is not None and web.page else ""
     return Policy(
-        rules=Rules(
-            max_interactions=conversation.max_interactions,
-            cooldown=timedelta(seconds=conversation.cooldown_s),
-            timeout=timedelta(seconds=conversation.timeout_s),
-            max_failures=conversation.max_failures,
-        ),
+        rules=settings.conversation_of(agent),
+        limits=settings.limits,
         memory=build_memory_config(settings.memory, agent.memory, memory),
-        retention=_build_retention(conversation.retention),
-        assist_timeout_s=conversation.assist_timeout_s,
-        job_timeout_s=conversation.job_timeout_s,
-        lifecycle=conversation.lifecycle,
-        idle_shutdown_s=conversation.idle_shutdown_s,
-        on_restart=conversation.on_restart,
-        commands=conversation.commands,
-        command_prefixes=conversation.command_prefixes,
         operators=frozenset(access.operators),
-        thoughts=conversation.thoughts,
-        concurrency=settings.limits.concurrency,
-        queue=settings.limits.queue,
-        stanza_bytes=settings.limits.stanza_bytes,
-        file_over_bytes=settings.limits.file_over_bytes,
         quotas=settings.quotas_of(agent),
         notifications=_build_notification_policy(settings.notifications_of(agent)),
         approvals=_build_approval_policy(settings.approvals_of(agent), access, page, has_forgery=has_forgery),
@@ -275,14 +255,6 @@ def build_token_counter(memory: MemorySettings, project: Path, place: str) -> To
     if not isinstance(tokens, int) or tokens < 1:
         raise ConfigError(place, f"{name} returned {tokens!r} for a text; a token counter must return a whole number")
     return guard_counter(count, name)
-
-
-def _build_retention(settings: RetentionSettings) -> Retention:
-    def keep(rule: RetentionLimits) -> Keep:
-        return Keep(timedelta(days=rule.days) if rule.days else None, rule.turns or None)
-
-    by_state = {ConversationState(state): keep(rule) for state, rule in settings.states if rule is not None}
-    return Retention(keep(settings), by_state)
 
 
 def _reveal_secret(secret: SecretStr | None) -> str | None:

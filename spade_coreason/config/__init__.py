@@ -26,8 +26,6 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
             "MemorySettings",
             "MetricsSettings",
             "NotificationSettings",
-            "RetentionLimits",
-            "RetentionSettings",
             "ServerSettings",
             "Settings",
             "WebLimits",

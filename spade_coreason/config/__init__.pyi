@@ -34,8 +34,6 @@ from .settings import (
     MetricsSettings as MetricsSettings,
     NotificationSettings as NotificationSettings,
     PageSettings as PageSettings,
-    RetentionLimits as RetentionLimits,
-    RetentionSettings as RetentionSettings,
     ServerSettings as ServerSettings,
     Settings as Settings,
     WebLimits as WebLimits,

@@ -15,8 +15,9 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, EnvSettingsSource
 
+from ..domain.policy import section_keys
 from ..exceptions import ConfigError
-from .settings import Settings, find_section, section_keys
+from .settings import Settings, find_section
 
 PREFIX = "SPADE_COREASON_"
 REFERENCE = re.compile(r"\$(\$?)\{([^}]*)(\}?)")

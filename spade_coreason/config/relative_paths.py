@@ -10,9 +10,10 @@ from typing import Any, get_args
 
 from pydantic import BaseModel
 
+from ..domain.policy import section_keys
 from .environment import KeyPath
 from .setting_types import SQLITE_PREFIX
-from .settings import Settings, find_section, section_keys
+from .settings import Settings, find_section
 
 _OPTION_PATHS: tuple[KeyPath, ...] = (("endpoint", "api_key_file"), ("mcp", "*", "cwd"))
 """The paths in the options of an LLMAgent. `*` is any name."""

@@ -1,14 +1,14 @@
-"""The types of values in settings: numbers, addresses, names, paths."""
+"""The types of values in settings: addresses, names, paths."""
 
 from __future__ import annotations
 
 import re
 from ipaddress import ip_network
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 from urllib.parse import parse_qs, urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
+from pydantic import AfterValidator, ValidationInfo
 
 from ..domain.callers import refuse_caller
 from ..domain.initiative.notifications import QuietHours
@@ -21,12 +21,6 @@ _TOKENIZERS = ("auto", "o200k", "cl100k", "estimate")
 SQLITE_PREFIX = "sqlite+aiosqlite:///"
 _POSTGRESQL_PREFIX = "postgresql+asyncpg://"
 _AGENT_SPEC = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
-
-
-def _reject_bool(value: object) -> object:
-    if isinstance(value, bool):
-        raise ValueError(f"must be a number, not {str(value).lower()}")
-    return value
 
 
 def _parse_domain(text: str) -> str:
@@ -162,19 +156,7 @@ def _check_quiet_hours(hours: str) -> str:
     return hours
 
 
-def _require_slash(prefixes: tuple[str, ...]) -> tuple[str, ...]:
-    if "/" not in prefixes:
-        raise ValueError('must contain "/", which messages of the platform use; to disable commands, write commands: false')
-    return prefixes
-
-
-NotBool = BeforeValidator(_reject_bool)
-"""A validator that rejects YAML's yes and no for a number."""
 ApiUrl = Annotated[str, AfterValidator(_check_api_url)]
-Count = Annotated[int, NotBool, Field(ge=1)]
-CountOrZero = Annotated[int, NotBool, Field(ge=0)]
-CommandPrefixes = Annotated[tuple[Literal["/", "!"], ...], AfterValidator(_require_slash)]
-Seconds = Annotated[float, NotBool, Field(ge=0, allow_inf_nan=False)]
 ProjectPath = Annotated[Path, AfterValidator(_resolve_in_project)]
 Domain = Annotated[str, AfterValidator(_parse_domain)]
 Jid = Annotated[str, AfterValidator(_parse_jid)]

@@ -13,7 +13,6 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 from pydantic import (
     AfterValidator,
     BaseModel,
-    ConfigDict,
     Field,
     PrivateAttr,
     SecretStr,
@@ -23,7 +22,20 @@ from pydantic import (
 
 from ..domain.channel_kinds import PAGE_CHANNEL
 from ..domain.jid import bare_jid
-from ..domain.policy import EMBEDDING_BATCH, MODEL_TIMEOUT_S, REQUESTS_PER_ROOT, MemoryLimits, Policy, StartupMode
+from ..domain.policy import (
+    EMBEDDING_BATCH,
+    MODEL_TIMEOUT_S,
+    REQUESTS_PER_ROOT,
+    Count,
+    CountOrZero,
+    NotBool,
+    PlatformLimits,
+    Policy,
+    RetentionStates,
+    Rules,
+    Seconds,
+    Section,
+)
 from ..domain.questions import MAX_TIMEOUT
 from ..domain.quotas import Quota, Quotas, Role
 from ..domain.rooms import RoomAnswers, RoomConfig
@@ -32,9 +44,6 @@ from .setting_types import (
     Address,
     AgentName,
     ApiUrl,
-    CommandPrefixes,
-    Count,
-    CountOrZero,
     DatabaseUrl,
     Domain,
     ImportName,
@@ -42,38 +51,23 @@ from .setting_types import (
     ListenAddress,
     NetworkText,
     Nick,
-    NotBool,
     Person,
     ProjectPath,
     QuietHoursText,
     RoomJid,
-    Seconds,
     Tokenizer,
     WebOrigin,
     WebUrl,
     Zone,
 )
 
-_MEMORY_LIMITS, _POLICY = MemoryLimits(), Policy()
-_QUOTAS, _RULES, _MEMORY = _POLICY.quotas, _POLICY.rules, _POLICY.memory
+_POLICY = Policy()
+_QUOTAS, _MEMORY = _POLICY.quotas, _POLICY.memory
 _ROOM = RoomConfig("", "")
 _MAX_APPROVAL_H = MAX_TIMEOUT.total_seconds() / 3600
 DIRECTORY_AGENT = "spade_coreason.app.directory_agent:DirectoryAgent"
 """The code of an agent with `directory: true`."""
 Mode = Literal["auto", "embedded", "prosody", "external"]
-
-
-class Section(BaseModel):
-    """Base class of the sections. A key without a value counts as absent; an unknown key is an error."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, hide_input_in_errors=True)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _drop_unset(cls, values: Any) -> Any:
-        if not isinstance(values, Mapping):
-            return values
-        return {key: value for key, value in values.items() if value is not None or key not in section_keys(cls)}
 
 
 SectionT = TypeVar("SectionT", bound=Section)
@@ -162,89 +156,6 @@ class StorageSettings(Section):
         return re.sub(r"\A([^:]*://[^/@:]*):.*@", r"\1:**********@", url, flags=re.DOTALL)
 
 
-class RetentionLimits(Section):
-    """The limits for stored turns: their age in days, and their number in a conversation. 0 means no limit."""
-
-    days: Annotated[float, NotBool, Field(ge=0, le=36500, allow_inf_nan=False)] = 0
-    """Days after which a turn is deleted. A conversation without a message for that long is deleted with its variables and
-    memories. The data of a person is deleted with their last conversation. Incidents are deleted after the shortest time of
-    all limits. 0 means never.
-    """
-    turns: CountOrZero = 0
-    """The number of turns to keep of each conversation, the newest. 0 means all."""
-
-
-class RetentionStates(Section):
-    """Other limits for conversations in one state, such as `timeout: {days: 30, turns: 100}`.
-
-    null: the limits above apply. If an agent has `states` of its own, those of all agents do not apply to it.
-    """
-
-    active: RetentionLimits | None = None
-    """The limits of active conversations."""
-    completed: RetentionLimits | None = None
-    """The limits of completed conversations."""
-    error: RetentionLimits | None = None
-    """The limits of conversations that failed."""
-    timeout: RetentionLimits | None = None
-    """The limits of conversations that timed out."""
-    max_interactions_reached: RetentionLimits | None = None
-    """The limits of conversations that reached `max_interactions`."""
-
-
-class RetentionSettings(RetentionLimits):
-    """The retention of turns. Turns beyond these limits are deleted for good, at the start and once a day.
-
-    Turns that the memory strategy takes out of an agent's window stay stored until then.
-    """
-
-    states: RetentionStates = RetentionStates()
-
-
-class ConversationSettings(Section):
-    """The rules of conversations, for all agents or for one agent."""
-
-    max_interactions: CountOrZero = _RULES.max_interactions
-    """The number of turns after which a conversation pauses, unless a program asks without a thread. 0 means no limit."""
-    cooldown_s: Seconds = int(_RULES.cooldown.total_seconds())
-    """Seconds after which a conversation that reached `max_interactions` continues by itself."""
-    timeout_s: Seconds = int(_RULES.timeout.total_seconds())
-    """Seconds without a message after which a conversation times out. The next message starts a new episode. 0 means never."""
-    assist_timeout_s: Annotated[Seconds, Field(gt=0)] = _POLICY.assist_timeout_s
-    """Seconds that an agent may take for one answer, and for `startup()` with its first conversation."""
-    job_timeout_s: Annotated[Seconds, Field(gt=0)] = _POLICY.job_timeout_s
-    """Seconds that an agent may take for work that it began with `session.later`."""
-    lifecycle: StartupMode = _POLICY.lifecycle
-    """The time at which `startup()` is called.
-
-    - eager: before the agent goes online. If `startup()` raises, the agent stays offline and is started again later.
-    - on_demand: with the first conversation. `shutdown()` follows when no conversation was active for `idle_shutdown_s`.
-    """
-    idle_shutdown_s: Seconds = _POLICY.idle_shutdown_s
-    """Seconds without an active conversation after which an `on_demand` agent shuts down."""
-    on_restart: Literal["rerun", "report"] = _POLICY.on_restart
-    """The treatment of a request whose turn was running when the platform was killed.
-
-    - rerun: the agent gets the request again, with `redelivered` in its metadata
-    - report: its sender is told that it was interrupted
-    """
-    max_failures: Count = _RULES.max_failures
-    """The number of failed turns in a row that ends a conversation."""
-    commands: bool = _POLICY.commands
-    """Let the platform answer commands of people, such as `/help`, `/history` and `/forget me`. If false, the agent gets them
-    as texts.
-    """
-    command_prefixes: CommandPrefixes = _POLICY.command_prefixes
-    """The characters with which a command begins: `/`, or `["/", "!"]` so that `!help` works too. Some clients run
-    `/help` themselves. A space before the slash works in every client.
-    """
-    thoughts: bool = _POLICY.thoughts
-    """Show the thoughts of agents as separate messages. If false, people see only that the agent is typing. Each person can
-    override this for themselves.
-    """
-    retention: RetentionSettings = RetentionSettings()
-
-
 class SummariserSettings(Section):
     """The language model that writes summaries: any server with OpenAI's API (OpenAI, Ollama, vLLM, LM Studio).
 
@@ -331,33 +242,6 @@ class KnowledgeSettings(Section):
                 f"embedder: {self.embedder} needs {' and '.join(missing)}; add {'it' if len(missing) == 1 else 'them'}"
             )
         return self
-
-
-class LimitSettings(Section):
-    """The limits of a platform. The keys `memory_…` limit interaction memories (`MemoryLimits`)."""
-
-    stanza_bytes: Annotated[int, NotBool, Field(ge=10_000)] = _POLICY.stanza_bytes
-    """The size in bytes of the largest message to send. Longer answers are sent in several. Most servers close a connection
-    that sends more than 262,144 bytes at once.
-    """
-    file_over_bytes: CountOrZero = _POLICY.file_over_bytes
-    """The size in bytes above which an answer to a person is sent as a summary and a file, if the server stores files
-    (XEP-0363). 0 means never.
-
-    If an external server does not, or its service is broken, the log has a warning at the start and at the first failed upload.
-    """
-    concurrency: Count = _POLICY.concurrency
-    """The number of turns of one agent that run at once."""
-    queue: Count = _POLICY.queue
-    """The number of messages that wait in one conversation."""
-    grace_s: Seconds = 10
-    """Seconds that running turns may take when the platform stops."""
-    memory_entry_bytes: Count = _MEMORY_LIMITS.entry_bytes
-    """The size in bytes of the largest entry of an interaction memory."""
-    memory_conversation_bytes: Count = _MEMORY_LIMITS.conversation_bytes
-    """The size in bytes of the interaction memory of one conversation."""
-    memory_journal_bytes: Count = _MEMORY_LIMITS.journal_bytes
-    """The size in bytes above which a journal is merged into its memory file. It must also be larger than that file."""
 
 
 class AccessSettings(Section):
@@ -760,7 +644,7 @@ class AgentSettings(Section):
     """A YAML or JSON file with the agent's manifest. Default: one made from the name and the docstring of the class."""
     avatar: ProjectPath | None = None
     """A picture for contact lists (PNG, JPEG or WebP; at most 40 KiB). Default: a pattern drawn from the agent's name."""
-    conversation: ConversationSettings | None = None
+    conversation: Rules | None = None
     """The keys of `conversation` that differ for this agent."""
     access: AccessSettings | None = None
     """The keys of `access` that differ for this agent."""
@@ -817,10 +701,10 @@ class Settings(Section):
     `data` in the directory in which you start, or in `--project DIR`.
     """
     storage: StorageSettings = Field(default_factory=StorageSettings)
-    conversation: ConversationSettings = ConversationSettings()
+    conversation: Rules = Rules()
     memory: MemorySettings = MemorySettings()
     knowledge: KnowledgeSettings = KnowledgeSettings()
-    limits: LimitSettings = LimitSettings()
+    limits: PlatformLimits = PlatformLimits()
     access: AccessSettings = AccessSettings()
     quotas: QuotaSettings = QuotaSettings()
     notifications: NotificationSettings = NotificationSettings()
@@ -867,7 +751,7 @@ class Settings(Section):
         """Return the file and the key for an error message: `config/platform.yaml: agents[2].agent`."""
         return f"{self._origin.file}: {key}" if self._origin.file else key
 
-    def conversation_of(self, agent: AgentSettings) -> ConversationSettings:
+    def conversation_of(self, agent: AgentSettings) -> Rules:
         """Return the rules of an agent's conversations: its own keys, and the common ones for the rest."""
         return _override(self.conversation, agent.conversation)
 
@@ -921,11 +805,6 @@ def _override(common: SectionT, own: SectionT | None) -> SectionT:
         is_merged = isinstance(value, Section) and not isinstance(value, RetentionStates)
         update[key] = _override(before, value) if is_merged else value
     return common.model_copy(update=update)
-
-
-def section_keys(model: type[BaseModel]) -> dict[str, Any]:
-    """Return the keys of a section as they are written, each with its annotation."""
-    return {field.alias or name: field.annotation for name, field in model.model_fields.items()}
 
 
 def find_section(annotation: Any) -> type[BaseModel] | None:

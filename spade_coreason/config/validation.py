@@ -18,10 +18,11 @@ from ..domain.avatar import read_avatar
 from ..domain.environment.installation import install_hint
 from ..domain.environment.loopback import is_loopback
 from ..domain.jid import bare_jid, jid_domain, local_part
+from ..domain.policy import section_keys
 from ..domain.texts.enumeration import join_names
 from .environment import KeyPath, format_key
 from .mistakes import MESSAGES
-from .settings import AccessSettings, AgentSettings, QuotaSettings, Settings, WebSettings, find_section, section_keys
+from .settings import AccessSettings, AgentSettings, QuotaSettings, Settings, WebSettings, find_section
 
 LOCAL_DOMAIN = "localhost"
 

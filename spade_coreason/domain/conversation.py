@@ -7,11 +7,12 @@ Lifecycle).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from enum import Enum
 
 from ..contracts import ConversationState as State
+from .policy import Rules
 from .value import value
 
 
@@ -45,19 +46,6 @@ TRANSITIONS: dict[State, dict[Trigger, State]] = {
 ECHOES_UNTIL_PAUSE = 10
 
 _ACTIVE = State.ACTIVE  # looked up once: a member of an Enum is slow to find in Python 3.11
-
-
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """The limits of one agent's conversations.
-
-    `max_interactions` 0 means no limit, and `timeout` 0 means that a conversation never times out.
-    """
-
-    max_interactions: int = 100
-    cooldown: timedelta = timedelta(seconds=300)
-    timeout: timedelta = timedelta(seconds=3600)
-    max_failures: int = 3
 
 
 @value
@@ -113,7 +101,8 @@ def decide_on_message(status: ConversationStatus, now: datetime, rules: Rules) -
             return Decision(status, Outcome.SILENCE)
         episode = ConversationStatus(TRANSITIONS[status.state][Trigger.MESSAGE], 1, status.created_at, now)
         return Decision(episode, RUN, ended)
-    if rules.max_interactions and status.interaction_count >= rules.max_interactions:
+    limit = rules.max_interactions
+    if limit and status.interaction_count >= limit:
         return Decision(
             _refuse_until_cooldown(status, Trigger.OVER_LIMIT, now, rules), Outcome.NOTICE, State.MAX_INTERACTIONS_REACHED
         )
@@ -133,7 +122,7 @@ def refuse_echo(status: ConversationStatus, now: datetime, rules: Rules) -> Deci
 
 def _refuse_until_cooldown(status: ConversationStatus, trigger: Trigger, now: datetime, rules: Rules) -> ConversationStatus:
     state = TRANSITIONS[State.ACTIVE][trigger]
-    return replace(status, state=state, last_interaction=now, quiet_until=now + rules.cooldown)
+    return replace(status, state=state, last_interaction=now, quiet_until=now + timedelta(seconds=rules.cooldown_s))
 
 
 def record_success(status: ConversationStatus) -> ConversationStatus:
@@ -166,6 +155,7 @@ def restart_episode(status: ConversationStatus, now: datetime) -> ConversationSt
 
 def apply_idle_timeout(status: ConversationStatus, now: datetime, rules: Rules) -> ConversationStatus:
     """Return the status after its timeout if no message came for that long, else the same object."""
-    if status.state is not _ACTIVE or not rules.timeout or now - status.last_interaction < rules.timeout:
+    timeout_s = rules.timeout_s
+    if status.state is not _ACTIVE or not timeout_s or (now - status.last_interaction).total_seconds() < timeout_s:
         return status
     return replace(status, state=TRANSITIONS[status.state][Trigger.IDLE])

@@ -184,9 +184,9 @@ class AgentParts:
             repository, policy.memory, count_tokens or estimate_tokens, summariser or ExtractiveSummariser(), self.knowledge
         )
         quotas = replace(policy.quotas, operators=policy.operators)
-        quota_limit = QuotaLimit(repository, quotas, policy.concurrency, clock)
-        mailboxes = self._mailboxes = Mailboxes(repository, quota_limit, policy.queue, policy.remembered_turns)
-        lifecycle = AgentLifecycle(agent, policy.lifecycle, policy.idle_shutdown_s, policy.timings.shutdown_s)
+        quota_limit = QuotaLimit(repository, quotas, policy.limits.concurrency, clock)
+        mailboxes = self._mailboxes = Mailboxes(repository, quota_limit, policy.limits.queue, policy.remembered_turns)
+        lifecycle = AgentLifecycle(agent, policy.rules.lifecycle, policy.rules.idle_shutdown_s, policy.timings.shutdown_s)
         expiry = ConversationExpiry(
             repository, mailboxes, lifecycle, policy.rules, clock, history_windows.with_current_window, policy.timings
         )
@@ -206,11 +206,11 @@ class AgentParts:
             lifecycle=lifecycle,
             expiry=expiry,
             history_windows=history_windows,
-            long_answers=LongAnswers(self.jid, self.files, policy.file_over_bytes),
+            long_answers=LongAnswers(self.jid, self.files, policy.limits.file_over_bytes),
             outbox=outbox,
             reply_timers=ReplyTimers(policy.timings),
-            assist_timers=DeadlineTimers(policy.assist_timeout_s, self.jid, policy.timings.blocked_s),
-            job_timers=DeadlineTimers(policy.job_timeout_s, self.jid, policy.timings.blocked_s),
+            assist_timers=DeadlineTimers(policy.rules.assist_timeout_s, self.jid, policy.timings.blocked_s),
+            job_timers=DeadlineTimers(policy.rules.job_timeout_s, self.jid, policy.timings.blocked_s),
             usage=self.usage,
             metrics=metrics,
             incidents=IncidentRecorder(repository, clock),
@@ -220,22 +220,24 @@ class AgentParts:
         loader = ConversationLoader(services, languages)
         commands = Commands(
             agent,
-            is_enabled=policy.commands,
+            is_enabled=policy.rules.commands,
             operators=policy.operators,
-            prefixes=policy.command_prefixes,
+            prefixes=policy.rules.command_prefixes,
             has_page=policy.has_page and not policy.approvals.page,
         )
         admission = Admission(self.jid, mailboxes, quota_limit, services.incidents, metrics, interceptors)
         erasure = LiveErasure(services, loader, quota_limit, admission, self.memory)
-        recovery = InboxRecovery(repository, mailboxes, outbox, commands, languages, crash_guard, metrics, policy.on_restart)
+        recovery = InboxRecovery(
+            repository, mailboxes, outbox, commands, languages, crash_guard, metrics, policy.rules.on_restart
+        )
         control = AgentControl(repository, mailboxes, expiry, erasure, recovery, access_requests, quota_limit, clock)
         context = CommandContext(
             agent=agent,
             operators=frozenset(policy.operators),
             rules=policy.rules,
-            shows_thoughts=policy.thoughts,
+            shows_thoughts=policy.rules.thoughts,
             zone=policy.notifications.zone,
-            prefixes=policy.command_prefixes,
+            prefixes=policy.rules.command_prefixes,
             approvals_page=policy.approvals.page,
             clock=clock,
             mailboxes=mailboxes,
@@ -259,7 +261,7 @@ class AgentParts:
         if names_turns():
             handle = name_turns_in_log(handle, self.jid)
         workers = MailboxWorkers(mailboxes, quota_limit, crash_guard, handle)
-        reactions = ReceivedReactions(agent, repository, mailboxes, policy.assist_timeout_s)
+        reactions = ReceivedReactions(agent, repository, mailboxes, policy.rules.assist_timeout_s)
         gateway = InboundGateway(
             intake, reactions, self.open_requests, access_requests, network, self.peer_options, self.known_people
         )
@@ -285,7 +287,7 @@ class AgentParts:
 
         # Opening and closing
         retention_job = RetentionJob(
-            repository, self.memory, mailboxes, expiry, policy.retention, clock, history_windows.cancel_for_conversation
+            repository, self.memory, mailboxes, expiry, policy, clock, history_windows.cancel_for_conversation
         )
         runner = Runner(services, control, intake, workers, revocation, executor, reactions, retention_job)
         patterns = [subscription.pattern for subscription in subscriptions_of(agent)]

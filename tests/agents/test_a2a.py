@@ -17,7 +17,7 @@ from google.protobuf.json_format import MessageToDict
 from agents.a2a import RemoteA2AAgent
 from agents.a2a.options import CARD_PATH
 from spade_coreason import AgentDefinition, AgentRequest, AgentTester, Peers, Response, Session
-from spade_coreason.domain.policy import Policy
+from spade_coreason.domain.policy import Policy, Rules
 from spade_coreason.exceptions import PeerFailedError, PeerParkedError
 from tests.support.a2a_door import serve_a2a
 from tests.support.a2a_server import JSONRPC, REST, A2AServer, ScriptedExecutor, make_card, run_a2a_server
@@ -376,7 +376,7 @@ async def test_a_message_that_is_taken_back_cancels_the_task() -> None:
 
 
 async def test_a_turn_that_takes_too_long_cancels_the_task(expected_errors: ExpectedErrors) -> None:
-    policy = Policy(assist_timeout_s=1.0)
+    policy = Policy(rules=Rules(assist_timeout_s=1.0))
     async with run_a2a_server() as server, AgentTester(remote(server), policy=policy) as t:
         expected_errors("assist took longer than 1 s")
         await t.say("slow")

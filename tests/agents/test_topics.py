@@ -21,7 +21,7 @@ from spade_coreason.domain.topics import TOPIC_ITEM, derive_item_id
 from spade_coreason.exceptions import PeerFailedError, PeerRefusedError, PeerUnavailableError
 from spade_coreason.runtime.intake.admission import MAX_HOPS
 from spade_coreason.runtime.topics.decorator import subscriptions_of
-from spade_coreason.testing import Policy, Rules
+from spade_coreason.testing import PlatformLimits, Policy, Rules
 from tests.support.clock import Clock
 from tests.support.errors import ExpectedErrors
 from tests.support.wait import TIMEOUT_S, eventually
@@ -556,7 +556,7 @@ def make_long_request(characters: int) -> AgentRequest:
 
 async def test_an_item_that_nobody_could_get_is_refused_at_publication() -> None:
     shelf = Shelf()
-    async with run_topics(make_reader("news", take=shelf.take), policy=Policy(stanza_bytes=20_000)) as t:
+    async with run_topics(make_reader("news", take=shelf.take), policy=Policy(limits=PlatformLimits(stanza_bytes=20_000))) as t:
         problem = r"too long: ([\d,]+) bytes .* \(limit: 20,000, limits\.stanza_bytes of the broker\)"
         with pytest.raises(PeerFailedError, match=problem) as caught:
             await t.ask(make_long_request(10_000), to=BROKER)
@@ -569,7 +569,7 @@ async def test_an_item_that_nobody_could_get_is_refused_at_publication() -> None
 
 async def test_the_longest_item_that_is_accepted_arrives_and_so_does_its_dead_letter(expected_errors: ExpectedErrors) -> None:
     expected_errors("agent@localhost: incident")
-    policy = Policy(stanza_bytes=20_000, operators=frozenset({"undertaker@localhost"}))
+    policy = Policy(limits=PlatformLimits(stanza_bytes=20_000), operators=frozenset({"undertaker@localhost"}))
     shelf, letters = Shelf(ValueError("\x01" * 2000)), Shelf()
     undertaker = make_reader("$dead-letter/#", take=letters.take)
     broker = partial(TopicBroker, attempts=1)

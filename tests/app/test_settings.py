@@ -19,16 +19,14 @@ from spade_coreason.config import AgentSettings, Settings, WebLimits
 from spade_coreason.config.settings import (
     AccessSettings,
     ApprovalSettings,
-    ConversationSettings,
     MetricsSettings,
     NotificationSettings,
     RoomSettings,
-    Section,
     WebSettings,
     find_section,
 )
 from spade_coreason.domain.initiative.notifications import NotificationPolicy, QuietHours
-from spade_coreason.domain.policy import MemoryLimits, Policy
+from spade_coreason.domain.policy import Keep, MemoryLimits, Policy, RetentionStates, Rules, Section
 from spade_coreason.xmpp.servers.process import find_free_ports
 from tests.support.certificates import sign_by_itself
 from tests.support.picture_files import make_picture
@@ -129,6 +127,9 @@ OTHERS: dict[str, Any] = {
     "agents[].rooms[].password": "key",
 }
 """Another value of each key whose type and default do not give one."""
+READ_RULES = ("max_interactions", "cooldown_s", "timeout_s", "max_failures")
+"""The rules that parts read from `Rules`. They get the others one by one."""
+READ_SECTIONS = (Rules, Keep, RetentionStates)
 PLAIN = (str, int, float, bytes, Path, timedelta, frozenset, type(None))
 UNSEEN = {
     "server.domain": "it is in the file for other commands: tests/cli/test_ask.py",
@@ -189,14 +190,15 @@ def change(values: dict[str, Any], path: str, other: Any) -> dict[str, Any]:
 def find_parts(root: object) -> dict[str, str]:
     """Return the plain values in an object, and in the objects of the package that it refers to, by the path to each.
 
-    Settings and `Policy` are left out: a value that goes no further has no effect.
+    Settings and `Policy` are left out: a value that goes no further has no effect. Parts read the rules of conversations and
+    their retention themselves.
     """
     found, seen, places = dict[str, str](), set[int](), [("", root)]
     while places:
         path, part = places.pop()
         if is_plain(part) or (isinstance(part, list) and all(map(is_plain, part))):
             found[path] = repr(part)
-        elif id(part) not in seen and not isinstance(part, Section | Policy):
+        elif id(part) not in seen and (isinstance(part, READ_SECTIONS) or not isinstance(part, Section | Policy)):
             seen.add(id(part))
             places += [(f"{path}.{name}", inner) for name, inner in find_inner(part)]
     return found
@@ -213,6 +215,8 @@ def find_inner(part: object) -> Iterator[tuple[object, object]]:
         yield from list(part.items())
     elif isinstance(part, list | tuple):
         yield from enumerate(part)
+    elif isinstance(part, Rules):
+        yield from ((name, getattr(part, name)) for name in READ_RULES)
     elif type(part).__module__.startswith(("spade_coreason", "project_code")):
         yield "type", type(part).__name__
         yield from getattr(part, "__dict__", {}).items()
@@ -262,12 +266,12 @@ def test_the_policy_of_an_agent_has_its_quiet_hours_its_zone_and_the_time_of_its
         jid="echo@localhost",
         agent="spade_coreason.agents.echo:EchoAgent",
         notifications=NotificationSettings(quiet="22:00-07:00", zone="Europe/Berlin"),
-        conversation=ConversationSettings(job_timeout_s=60),
+        conversation=Rules(job_timeout_s=60),
     )
     common = Settings(agents=(agent,), notifications=NotificationSettings(per_day=3))
     policy = build_policy(common, agent, None)
     assert policy.notifications == NotificationPolicy(3, QuietHours(time(22), time(7)), "Europe/Berlin")
-    assert (policy.job_timeout_s, policy.assist_timeout_s) == (60, 120)
+    assert (policy.rules.job_timeout_s, policy.rules.assist_timeout_s) == (60, 120)
 
 
 def test_the_policy_of_an_agent_has_its_approvers_and_their_time() -> None:

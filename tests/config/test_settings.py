@@ -24,15 +24,11 @@ from spade_coreason.config.relative_paths import resolve_paths
 from spade_coreason.config.setting_types import SQLITE_PREFIX, DatabaseUrl, ProjectPath
 from spade_coreason.config.settings import (
     AgentSettings,
-    RetentionLimits,
-    RetentionStates,
     RoomSettings,
     Settings,
     find_section,
-    section_keys,
 )
-from spade_coreason.domain.conversation import Rules
-from spade_coreason.domain.policy import MemoryLimits, Policy
+from spade_coreason.domain.policy import Keep, MemoryLimits, Policy, RetentionStates, section_keys
 from spade_coreason.domain.quotas import Quota, Quotas, Role
 from spade_coreason.domain.rooms import RoomConfig
 from tests.support.certificates import sign_by_itself
@@ -81,7 +77,7 @@ def test_without_a_file_everything_has_its_default(project: Path) -> None:
 
 
 def test_a_default_that_an_options_value_has_does_not_stand_in_the_settings_too() -> None:
-    names = {field.name for options in (MemoryLimits, Policy, RoomConfig, Rules) for field in dataclasses.fields(options)}
+    names = {field.name for options in (MemoryLimits, Policy, RoomConfig) for field in dataclasses.fields(options)}
     names |= {"batch"}  # of `EMBEDDING_BATCH`
     source = Path(settings_module.__file__).read_text(encoding="utf-8")
     keys = [
@@ -233,7 +229,7 @@ memory: {summariser: {url: "http://127.0.0.1:1/v1", model: small, api_key: secre
     first, second = (settings.conversation_of(agent).retention for agent in settings.agents)
     assert first == settings.conversation.retention.model_copy(update={"days": 30})
     assert (second.days, second.turns) == (90, 1000)
-    assert second.states == RetentionStates(error=RetentionLimits(turns=7))
+    assert second.states == RetentionStates(error=Keep(turns=7))
     near, far = (settings.memory_of(agent).summariser for agent in settings.agents)
     assert near == settings.memory.summariser.model_copy(update={"timeout_s": 5})
     assert (far.url, far.model, far.timeout_s) == ("http://b/v1", "big", 9)

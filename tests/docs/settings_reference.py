@@ -23,11 +23,11 @@ from spade_coreason.config.settings import (
     AgentSettings,
     MetricsSettings,
     RoomSettings,
-    Section,
     Settings,
     WebSettings,
     find_section,
 )
+from spade_coreason.domain.policy import Section
 
 _COMMENT_WIDTH = 112
 _TYPE_NAMES = {

@@ -22,7 +22,7 @@ from spade_coreason.domain.conversation import (
 from spade_coreason.testing import Rules
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-RULES = Rules(max_interactions=3, cooldown=timedelta(seconds=300), timeout=timedelta(hours=1), max_failures=2)
+RULES = Rules(max_interactions=3, cooldown_s=300, timeout_s=3600, max_failures=2)
 ENDED = [ConversationState.COMPLETED, ConversationState.TIMEOUT, ConversationState.ERROR]
 
 

@@ -15,7 +15,7 @@ from spade_coreason.domain.channel_kinds import PERSON, ROOM, ChannelKind
 from spade_coreason.domain.messages import BlockEmitted, InboundRequest, TextEmitted
 from spade_coreason.domain.preferences import DEFAULT_PREFERENCES, LANGUAGE_TAG, PREFERENCES_SCOPE, Preferences
 from spade_coreason.runtime.channels import PresentationOptions
-from spade_coreason.testing import Policy
+from spade_coreason.testing import Policy, Rules
 from spade_coreason.xmpp.transport import encoder_for
 from tests.support.errors import ExpectedErrors
 
@@ -100,14 +100,14 @@ async def test_thoughts_are_shown_to_people_who_want_them_and_are_no_part_of_the
 
 
 async def test_thoughts_may_be_shown_to_everyone_who_has_not_disabled_them() -> None:
-    async with thinking_tester(policy=Policy(thoughts=True)) as t:
+    async with thinking_tester(policy=Policy(rules=Rules(thoughts=True))) as t:
         assert await t.say("?") == WITH_THOUGHTS
         await t.runners[AGENT].command_context.loader.set_preferences(ALICE, Preferences(thoughts=False))
         assert await t.say("?") == WITHOUT_THOUGHTS
 
 
 async def test_a_program_and_a_spade_agent_get_thoughts_in_their_own_way() -> None:
-    async with thinking_tester(policy=Policy(thoughts=True)) as t:
+    async with thinking_tester(policy=Policy(rules=Rules(thoughts=True))) as t:
         answer = await t.ask("?")
         assert answer.text == "It is sunny."
         form = (

@@ -17,7 +17,7 @@ from aiohttp import web
 from spade_coreason import AgentDefinition, AgentTester, ConfigError
 from spade_coreason.exceptions import PeerFailedError
 from spade_coreason.llm.agent import LLMAgent
-from spade_coreason.testing import FakeModel, Policy, tool_call
+from spade_coreason.testing import FakeModel, Policy, Rules, tool_call
 from tests.llm.test_agent import helper_manifest, run_helper_agent
 from tests.support.chat_completions import (
     Answer,
@@ -262,7 +262,7 @@ async def _talks_for_ever(wire: CompletionStream) -> None:
 
 async def test_a_slow_endless_stream_ends_with_the_turn_timeout(expected_errors: ExpectedErrors) -> None:
     expected_errors("assist took longer than 2 s")
-    async with no_leftovers(), run_helper_agent(_drip_feed, policy=Policy(assist_timeout_s=2)) as (server, t):
+    async with no_leftovers(), run_helper_agent(_drip_feed, policy=Policy(rules=Rules(assist_timeout_s=2))) as (server, t):
         with pytest.raises(PeerFailedError, match=r"I could not finish this within 2 s"):
             await t.ask("hi")
         await eventually(lambda: server.open_count == 0)

@@ -13,7 +13,7 @@ import pytest
 from spade_coreason import AgentTester
 from spade_coreason.exceptions import PeerFailedError
 from spade_coreason.llm.agent import LLMAgent
-from spade_coreason.testing import Policy
+from spade_coreason.testing import PlatformLimits, Policy, Rules
 from tests.llm.test_agent import run_helper_agent
 from tests.support.chat_completions import (
     ChatCompletionsServer,
@@ -35,7 +35,7 @@ async def test_a_hundred_conversations_at_once_use_as_many_connections_as_turns_
         await asyncio.sleep(0.01)
         await wire.done()
 
-    async with run_helper_agent(slow, policy=Policy(concurrency=8)) as (server, t):
+    async with run_helper_agent(slow, policy=Policy(limits=PlatformLimits(concurrency=8))) as (server, t):
         names = [f"person{number}" for number in range(100)]
         answers = await asyncio.gather(*(t.ask(name, user=f"{name}@localhost", timeout=TIMEOUT_S) for name in names))
     assert [answer.text for answer in answers] == [f"Dear {name}" for name in names]
@@ -78,7 +78,7 @@ async def test_agents_of_one_process_have_their_own_model_key_tools_and_memory()
 
 
 async def test_an_agent_on_demand_closes_its_connections_and_opens_them_again() -> None:
-    policy = Policy(lifecycle="on_demand", idle_shutdown_s=0.05)
+    policy = Policy(rules=Rules(lifecycle="on_demand", idle_shutdown_s=0.05))
     async with run_helper_agent(text_answer("Bye.<END>"), policy=policy, termination_markers=["<END>"]) as (server, t):
         for number in range(3):
             assert (await t.ask(f"hi {number}")).text == "Bye."

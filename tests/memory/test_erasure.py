@@ -21,7 +21,7 @@ from spade_coreason.operations.definition import Actor, Call, CallerKind
 from spade_coreason.operations.sessions import ClearSessions, clear_sessions
 from spade_coreason.storage.records import ErasureReport, StoredConversation, Variable
 from spade_coreason.storage.repository import AgentRepository
-from spade_coreason.testing import Policy
+from spade_coreason.testing import Policy, Rules
 from tests.support.databases import (
     CLOSED,
     RECEIVED,
@@ -286,7 +286,7 @@ async def test_information_of_an_interrupted_turn_stays_with_its_owner(
     database_url: str, memory: AgentInteractionMemory
 ) -> None:
     agent = RememberingAgent(memory, asyncio.Event())
-    policy = Policy(on_restart="report")
+    policy = Policy(rules=Rules(on_restart="report"))
     async with RunnerHarness(database_url, agent, policy) as harness:
         harness.receive("x", "t", ALICE)
         await agent.started.wait()

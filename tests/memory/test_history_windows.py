@@ -6,7 +6,6 @@ import asyncio
 import json
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -28,7 +27,7 @@ from spade_coreason.domain.history import request_text
 from spade_coreason.memory.openai_api import OpenAIApi
 from spade_coreason.memory.summaries import ModelSummariser
 from spade_coreason.storage.records import COMPACTION_VARIABLE
-from spade_coreason.testing import Keep, Policy, Retention, Rules
+from spade_coreason.testing import Policy, Retention, Rules
 from tests.support.databases import on_both_databases
 from tests.support.errors import ExpectedErrors
 from tests.support.model_server import ModelServer
@@ -58,9 +57,10 @@ async def show_window(request: AgentRequest, session: Session, response: Respons
     await response.markdown("ok")
 
 
-def policy(strategy: MemoryStrategy, limit: int) -> Policy:
+def policy(strategy: MemoryStrategy, limit: int, turns: int = 0) -> Policy:
     return Policy(
-        rules=Rules(max_interactions=0), memory=MemoryConfig(strategy=strategy, limit=limit, summary_prompt="What was said?")
+        rules=Rules(max_interactions=0, retention=Retention(turns=turns)),
+        memory=MemoryConfig(strategy=strategy, limit=limit, summary_prompt="What was said?"),
     )
 
 
@@ -281,7 +281,7 @@ async def test_a_conversation_erased_while_it_is_summarised_stays_erased(tester:
 @on_both_databases
 async def test_a_summary_contains_no_turns_that_retention_deleted(tester: Tester, restart: bool) -> None:
     summariser = ScriptedSummariser()
-    retaining = replace(policy(MemoryStrategy.SUMMARY, 2), retention=Retention(Keep(turns=4)))
+    retaining = policy(MemoryStrategy.SUMMARY, 2, turns=4)
     async with tester(show_window, policy=retaining, summariser=summariser) as t:
         for text in "abcdef":
             await ask_and_settle(t, text)
@@ -296,7 +296,7 @@ async def test_a_summary_contains_no_turns_that_retention_deleted(tester: Tester
 
 async def test_a_summary_in_progress_is_dropped_if_its_turns_are_deleted(tester: Tester) -> None:
     summariser = ScriptedSummariser()
-    retaining = replace(policy(MemoryStrategy.SUMMARY, 1), retention=Retention(Keep(turns=1)))
+    retaining = policy(MemoryStrategy.SUMMARY, 1, turns=1)
     async with tester(show_window, policy=retaining, summariser=summariser) as t:
         summariser.release = asyncio.Event()
         for text in "abc":

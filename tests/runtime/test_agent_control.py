@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from spade_coreason import AgentDefinition, AgentRequest, AgentTester, Response, ResponseHandler, Session, SessionHandle
 from spade_coreason.runtime.intake.request_intake import PAUSED_NOTICE
-from spade_coreason.testing import Policy, Rules
+from spade_coreason.testing import PlatformLimits, Policy, Rules
 from tests.support.clock import Clock, LoopClock
 from tests.support.errors import ExpectedErrors
 from tests.support.wait import TIMEOUT_S, eventually
@@ -135,7 +134,7 @@ async def test_an_operator_resets_a_conversation_that_has_reached_its_limit(is_i
 
 async def test_a_conversation_that_was_reset_times_out_like_any_other() -> None:
     clock, ends = Clock(), EndRecorder()
-    policy = Policy(rules=Rules(timeout=timedelta(seconds=10)))
+    policy = Policy(rules=Rules(timeout_s=10))
     async with counting_tester(policy=policy, clock=clock, on_conversation_end=(ends,)) as t:
         await t.say("x")
         await t.runners[AGENT].control.end(CONVERSATION)
@@ -173,7 +172,7 @@ async def test_in_a_pause_running_turns_finish_and_new_messages_wait() -> None:
 
 
 async def test_turns_that_wait_when_the_pause_begins_do_not_start() -> None:
-    async with counting_tester(policy=Policy(concurrency=1)) as t:
+    async with counting_tester(policy=Policy(limits=PlatformLimits(concurrency=1))) as t:
         send(t, "hold")
         await counting_agent(t).working.wait()
         send(t, "bob", user=BOB)
@@ -189,7 +188,7 @@ async def test_turns_that_wait_when_the_pause_begins_do_not_start() -> None:
 
 @pytest.mark.parametrize("on_restart", ["rerun", "report"])
 async def test_a_pause_and_its_queued_messages_outlast_a_restart(on_restart: Any) -> None:
-    async with counting_tester(policy=Policy(on_restart=on_restart)) as t:
+    async with counting_tester(policy=Policy(rules=Rules(on_restart=on_restart))) as t:
         t.runners[AGENT].control.set_paused(True)
         send(t, "x")
         await eventually(lambda: t.unread() == [PAUSED_NOTICE])
@@ -250,7 +249,7 @@ async def test_in_a_pause_commands_run_before_queued_messages() -> None:
 
 
 async def test_a_paused_agent_can_be_stopped_and_its_queue_is_limited() -> None:
-    async with counting_tester(policy=Policy(queue=2)) as t:
+    async with counting_tester(policy=Policy(limits=PlatformLimits(queue=2))) as t:
         t.runners[AGENT].control.set_paused(True)
         for number in range(3):
             send(t, f"{number}")

@@ -11,7 +11,7 @@ from spade_coreason.domain.channel_kinds import PERSON, PROGRAM, ChannelKind
 from spade_coreason.domain.duplicates import Evidence
 from spade_coreason.domain.messages import InboundRequest
 from spade_coreason.runtime.intake.mailboxes import LARGE_CHARACTERS, MAX_LARGE_REQUESTS
-from spade_coreason.testing import Policy
+from spade_coreason.testing import PlatformLimits, Policy
 from tests.support.hosting import Echo
 from tests.support.records import ALICE
 from tests.support.runner import RunnerHarness
@@ -78,7 +78,7 @@ async def test_an_archive_that_is_not_read_in_time_holds_up_nobody(database_url:
 
 
 async def test_live_requests_that_fill_the_queue_leave_it_when_the_archive_needs_room(database_url: str) -> None:
-    async with RunnerHarness(database_url, Echo(), Policy(queue=2)) as harness:
+    async with RunnerHarness(database_url, Echo(), Policy(limits=PlatformLimits(queue=2))) as harness:
         harness.runner.hold(LONG_S)
         for text in ("3", "4"):
             harness.runner.intake.receive(request(text, text))
@@ -89,7 +89,7 @@ async def test_live_requests_that_fill_the_queue_leave_it_when_the_archive_needs
 
 
 async def test_requests_that_wait_for_the_archive_leave_room_for_further_ones(database_url: str) -> None:
-    async with RunnerHarness(database_url, Echo(), Policy(queue=4)) as harness:
+    async with RunnerHarness(database_url, Echo(), Policy(limits=PlatformLimits(queue=4))) as harness:
         harness.runner.hold(LONG_S)
         texts = ["1", "2", "3", "4", "5"]
         for text in texts:

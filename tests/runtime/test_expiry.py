@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -18,7 +17,7 @@ from spade_coreason.runtime.upkeep.expiry import OnConversationEnd
 from spade_coreason.storage.backends.database import Commit, Database
 from spade_coreason.storage.records import ErasureReport, StoredConversation
 from spade_coreason.storage.repository import AgentRepository
-from spade_coreason.testing import Keep, Policy, Retention, Rules
+from spade_coreason.testing import Policy, Retention, Rules
 from tests.runtime.test_runner_faults import ALICE, BOB, make_request
 from tests.support.clock import Clock
 from tests.support.runner import make_runtime
@@ -84,13 +83,12 @@ class ExpiryHarness:
 
 @asynccontextmanager
 async def run_harness(
-    database: Database, *callbacks: OnConversationEnd, hours: float = 1, **policy: Any
+    database: Database, *callbacks: OnConversationEnd, hours: float = 1, **rules: Any
 ) -> AsyncIterator[ExpiryHarness]:
     store, agent, clock, ended = InterruptedRepository(database, AGENT), EndingAgent(), Clock(), list[tuple[str, str]]()
-    rules = Rules(timeout=timedelta(hours=hours))
     callbacks = (lambda name, state: ended.append((name, state)), *callbacks)
-    policy_with_rules, network = Policy(rules=rules, **policy), make_network(AGENT)
-    runtime = make_runtime(agent, store, network, policy_with_rules, clock=clock, on_conversation_end=callbacks)
+    policy, network = Policy(rules=Rules(timeout_s=3600 * hours, **rules)), make_network(AGENT)
+    runtime = make_runtime(agent, store, network, policy, clock=clock, on_conversation_end=callbacks)
     runner = runtime.runner
     await runner.open()
     try:
@@ -142,7 +140,7 @@ async def test_a_conversation_that_begins_again_while_its_end_is_stored_ends_aga
 
 
 async def test_a_conversation_that_begins_again_while_retention_deletes_it_times_out(database: Database) -> None:
-    async with run_harness(database, hours=24 * 30, retention=Retention(default=Keep(age=timedelta(days=1)))) as harness:
+    async with run_harness(database, hours=24 * 30, retention=Retention(days=1)) as harness:
         await harness.ask("hi")
         harness.clock.advance(days=2)
         harness.store.callback = lambda: harness.runner.intake.receive(make_request("again"))

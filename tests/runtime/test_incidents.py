@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import re
-from datetime import timedelta
 from uuid import uuid4
 
 import pytest
 
 from spade_coreason import AgentDefinition, AgentRequest, AgentTester, Response, Session
-from spade_coreason.contracts import Accept, ConversationState, Interceptor, ReceivedRequest, Refuse
+from spade_coreason.contracts import Accept, Interceptor, ReceivedRequest, Refuse
 from spade_coreason.domain.channel_kinds import PERSON
 from spade_coreason.domain.messages import InboundRequest
 from spade_coreason.domain.texts.error_chain import find_frame
 from spade_coreason.runtime import command
 from spade_coreason.storage import Incident, IncidentRepository, to_micros
 from spade_coreason.storage.repository import AgentRepository
-from spade_coreason.testing import Keep, Policy, Retention
+from spade_coreason.testing import Keep, Policy, Retention, RetentionStates, Rules
 from tests.support.clock import Clock
 from tests.support.databases import WriterGate, execute, open_without_sync, read_rows
 from tests.support.errors import ExpectedErrors
@@ -133,7 +132,7 @@ async def test_the_incidents_of_commands_are_stored_too(database_url: str, expec
 
 async def test_a_turn_that_takes_too_long_shows_where_it_waited(expected_errors: ExpectedErrors) -> None:
     expected_errors("assist took longer than")
-    async with AgentTester(WaitingAgent, policy=Policy(assist_timeout_s=0.05)) as t:
+    async with AgentTester(WaitingAgent, policy=Policy(rules=Rules(assist_timeout_s=0.05))) as t:
         await t.say("wait")
         [incident] = await t.runners[t.jid].repository.incidents.load_page()
     assert incident.chain[-1].type == "TimeoutError"
@@ -157,8 +156,8 @@ async def test_what_is_forgotten_has_no_incidents(database_url: str, expected_er
 async def test_retention_deletes_incidents_by_the_shortest_age(database_url: str, expected_errors: ExpectedErrors) -> None:
     expected_errors("ValueError: cannot dance")
     clock = Clock()
-    rules = Retention(Keep(timedelta(days=30)), {ConversationState.COMPLETED: Keep(timedelta(days=7))})
-    async with RunnerHarness(database_url, FailingAgent(), Policy(retention=rules), clock) as harness:
+    rules = Retention(days=30, states=RetentionStates(completed=Keep(days=7)))
+    async with RunnerHarness(database_url, FailingAgent(), Policy(rules=Rules(retention=rules)), clock) as harness:
         await harness.receive_and_wait("dance")
         clock.advance(days=6)
         await harness.receive_and_wait("dance")

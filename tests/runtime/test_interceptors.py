@@ -21,7 +21,7 @@ from spade_coreason.domain.messages import InboundRequest, RequestContext
 from spade_coreason.exceptions import PeerFailedError, PeerRefusedError
 from spade_coreason.runtime.intake.admission import MAX_HOPS
 from spade_coreason.runtime.turns.interceptors import chain_around
-from spade_coreason.testing import Policy
+from spade_coreason.testing import PlatformLimits, Policy, Rules
 from tests.support.databases import SAME_STANZA
 from tests.support.errors import ExpectedErrors
 from tests.support.records import AGENT, ALICE
@@ -169,7 +169,9 @@ async def test_the_first_interceptor_that_refuses_decides() -> None:
 
 async def test_the_limits_of_hops_and_capacity_come_first() -> None:
     recorder = Recorder()
-    async with AgentTester(EchoAgent(), user=ALICE, policy=Policy(queue=2), interceptors=[recorder]) as t:
+    async with AgentTester(
+        EchoAgent(), user=ALICE, policy=Policy(limits=PlatformLimits(queue=2)), interceptors=[recorder]
+    ) as t:
         t.runners[t.jid].control.set_paused(True)
         for number in range(4):
             t.send(f"{number}", thread="t")
@@ -463,7 +465,7 @@ async def test_the_time_limit_of_a_turn_includes_its_interceptors(expected_error
         async def assist(self, request: AgentRequest, session: Session, response: Response, next: Next) -> None:
             await asyncio.Event().wait()
 
-    async with AgentTester(EchoAgent(), policy=Policy(assist_timeout_s=0.05), interceptors=[Slow()]) as t:
+    async with AgentTester(EchoAgent(), policy=Policy(rules=Rules(assist_timeout_s=0.05)), interceptors=[Slow()]) as t:
         with pytest.raises(PeerFailedError, match="I could not finish this within"):
             await t.ask("one")
 

@@ -23,7 +23,7 @@ PEOPLE = [f"person{number}@localhost" for number in range(30)]
 
 async def test_an_expiry_does_not_store_a_person_again_who_is_deleted_meanwhile() -> None:
     clock = Clock()
-    async with AgentTester(EchoAgent, clock=clock, policy=Policy(rules=Rules(timeout=timedelta(hours=1)))) as t:
+    async with AgentTester(EchoAgent, clock=clock, policy=Policy(rules=Rules(timeout_s=3600))) as t:
         for person in PEOPLE:
             await t.say("hello", user=person)
         await t.restart()  # none of the conversations is in memory

@@ -9,13 +9,13 @@ import pytest
 
 from spade_coreason import AgentDefinition, AgentRequest, AgentTester, Files, ResponseHandler, SessionHandle
 from spade_coreason.exceptions import UploadError
-from spade_coreason.testing import LocalFiles, Policy, ReceivedMessage
+from spade_coreason.testing import LocalFiles, PlatformLimits, Policy, ReceivedMessage
 from spade_coreason.xmpp.codec.xml import preview
 from tests.runtime.test_runner_outbox import StanzaRecorder, person_question, run_runner
 
 FIRST = "It is about *tea* & **coffee**."
 LONG = "\n\n".join([f"# Drinks\n\n{FIRST}", *(f"Paragraph {n} of many." for n in range(100))])
-FILE_POLICY = Policy(file_over_bytes=1000)
+FILE_POLICY = Policy(limits=PlatformLimits(file_over_bytes=1000))
 
 
 class LongReplyAgent:
@@ -105,7 +105,7 @@ async def test_a_program_gets_the_whole_reply_and_no_file() -> None:
 
 @pytest.mark.parametrize("over", [0, 10**6])
 async def test_a_reply_under_the_limit_or_without_a_limit_is_no_file(over: int) -> None:
-    async with AgentTester(LongReplyAgent, policy=Policy(file_over_bytes=over)) as t:
+    async with AgentTester(LongReplyAgent, policy=Policy(limits=PlatformLimits(file_over_bytes=over))) as t:
         [whole] = await messages_after(t, "a block")
         assert (whole.text or "").endswith("Paragraph 99 of many.")
         assert t.uploaded == {}
@@ -118,7 +118,7 @@ async def test_without_a_file_service_a_long_reply_is_several_messages() -> None
         asked.append(name)
         raise UploadError(name, "there is no such service")
 
-    policy = Policy(file_over_bytes=1000, stanza_bytes=10_000)
+    policy = Policy(limits=PlatformLimits(file_over_bytes=1000, stanza_bytes=10_000))
     async with AgentTester(LongReplyAgent, policy=policy, options={"content": LONG * 10}, upload=refuses) as t:
         for _ in range(2):
             parts = await messages_after(t, "a block")

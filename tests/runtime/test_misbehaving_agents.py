@@ -13,7 +13,7 @@ import pytest
 
 from spade_coreason import AgentRequest, AgentTester, ResponseHandler, SessionHandle, StreamHandle, agent
 from spade_coreason.exceptions import PeerFailedError
-from spade_coreason.testing import Policy, RunnerTimings
+from spade_coreason.testing import PlatformLimits, Policy, Rules, RunnerTimings
 from tests.support.errors import ExpectedErrors
 from tests.support.wait import TIMEOUT_S
 
@@ -178,7 +178,7 @@ async def test_hanging_ends_with_the_assist_timeout(expected_errors: ExpectedErr
     async def hangs(response: ResponseHandler) -> None:
         await asyncio.Event().wait()
 
-    async with AgentTester(misbehaving(hangs), policy=Policy(assist_timeout_s=0.05)) as t:
+    async with AgentTester(misbehaving(hangs), policy=Policy(rules=Rules(assist_timeout_s=0.05))) as t:
         with pytest.raises(PeerFailedError, match=r"could not finish this within 0\.05 s") as error:
             await t.ask("go")
         assert error.value.code == 504
@@ -195,7 +195,7 @@ async def test_an_agent_that_swallows_its_cancellation_does_not_block_its_conver
             except asyncio.CancelledError:
                 continue
 
-    async with AgentTester(misbehaving(never_ends), policy=Policy(assist_timeout_s=0.5)) as t:
+    async with AgentTester(misbehaving(never_ends), policy=Policy(rules=Rules(assist_timeout_s=0.5))) as t:
         with pytest.raises(PeerFailedError, match=r"could not finish this within 0\.5 s"):
             await t.ask("go")
         assert await t.say("hello") == ["still here"]
@@ -265,7 +265,7 @@ async def test_an_answer_of_5_mb_arrives_whole(how: str) -> None:
         stream = await response.create_stream()
         await stream.write(text)
 
-    async with AgentTester(misbehaving(floods), policy=Policy(file_over_bytes=0)) as t:
+    async with AgentTester(misbehaving(floods), policy=Policy(limits=PlatformLimits(file_over_bytes=0))) as t:
         assert (await t.ask("go")).text == text.strip()
         parts = await t.say("go")
         assert len(parts) > 50

@@ -24,7 +24,7 @@ from spade_coreason.runtime.intake.admission import MAX_COMMANDS_PER_MINUTE
 from spade_coreason.runtime.intake.quota_limit import QuotaLimit
 from spade_coreason.runtime.runner import Runner
 from spade_coreason.storage import AgentRepository, Database
-from spade_coreason.testing import AgentTester, Policy
+from spade_coreason.testing import AgentTester, PlatformLimits, Policy
 from tests.support.clock import Clock, LoopClock
 from tests.support.databases import SAME_STANZA, on_both_databases, open_without_sync
 from tests.support.wait import eventually
@@ -511,7 +511,7 @@ async def test_a_sender_whose_requests_are_refused_by_the_hundred_is_not_looked_
             t.gateways[AGENT].receive(request)
 
     numbers, limit = itertools.count(), 300
-    async with AgentTester(waiting, policy=Policy(queue=10)) as t:
+    async with AgentTester(waiting, policy=Policy(limits=PlatformLimits(queue=10))) as t:
         dropped = t.gateways[AGENT].dropped
         t.send("x", user=ALICE)
         await eventually(lambda: assisting(t.runners[AGENT]) == {ALICE: 1})
@@ -551,7 +551,7 @@ async def test_commands_have_a_limit_of_their_own_and_work_beyond_the_quota() ->
 
 
 async def test_duplicates_without_end_are_dropped_and_the_request_is_answered_once() -> None:
-    async with AgentTester(echo, policy=Policy(queue=10_000)) as t:
+    async with AgentTester(echo, policy=Policy(limits=PlatformLimits(queue=10_000))) as t:
         await t.say("hello", user=ALICE)
         request = InboundRequest(PERSON, f"{ALICE}/x", "1", None, {"query": "x"}, "x", evidence=SAME_STANZA, owner=ALICE)
         commits = [t.gateways[AGENT].receive(request) for _ in range(4000)]

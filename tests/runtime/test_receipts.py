@@ -12,7 +12,7 @@ from spade_coreason.domain.access import AccessPolicy
 from spade_coreason.runtime import AgentParts, Files, InboundGateway, PeerOptions, Runner
 from spade_coreason.storage import AgentRepository, Commit
 from spade_coreason.storage.backends.statements import RECEIVE
-from spade_coreason.testing import Policy
+from spade_coreason.testing import PlatformLimits, Policy
 from spade_coreason.xmpp.codec.evidence import Receiver
 from spade_coreason.xmpp.transport import receive_archived_stanza, receive_stanza
 from tests.support.databases import SQLITE, WriterGate, open_without_sync
@@ -113,7 +113,7 @@ async def test_a_message_without_an_id_gets_no_receipt(database_url: str) -> Non
 
 
 async def test_a_refused_message_gets_no_receipt(database_url: str) -> None:
-    async with run_gateway(database_url, queue=1) as harness:
+    async with run_gateway(database_url, limits=PlatformLimits(queue=1)) as harness:
         stored = [receive_stanza(harness.gateway, ME, message(str(number), str(number))) for number in range(3)]
         assert stored[1:] == [None, None]
         [notice] = [said for said in await harness.output_until_idle(stored[0]) if said not in ("receipt 0", "0")]

@@ -15,7 +15,7 @@ from spade_coreason.domain.messages import NO_CONTEXT, InboundRequest, RequestCo
 from spade_coreason.runtime.intake.admission import MAX_COMMANDS_PER_MINUTE, MAX_HOPS
 from spade_coreason.runtime.intake.request_intake import _MAX_DUPLICATES_PER_MINUTE as MAX_DUPLICATES_PER_MINUTE
 from spade_coreason.runtime.upkeep.metrics import RefusalReason
-from spade_coreason.testing import Policy, Rules
+from spade_coreason.testing import PlatformLimits, Policy, Rules
 from tests.support.databases import SAME_STANZA
 from tests.support.records import ALICE
 from tests.support.wait import TIMEOUT_S
@@ -121,7 +121,7 @@ CASES: dict[RefusalReason, tuple[Callable[[AgentTester], Awaitable[None]], int]]
 async def test_a_refusal_is_counted_under_its_reason(reason: RefusalReason) -> None:
     provoke, number = CASES[reason]
     policy = Policy(
-        queue=2 if reason == "queue" else 2 * MAX_DUPLICATES_PER_MINUTE,
+        limits=PlatformLimits(queue=2 if reason == "queue" else 2 * MAX_DUPLICATES_PER_MINUTE),
         rules=Rules(max_interactions=2 if reason == "conversation" else 0),
     )
     async with AgentTester(Waiting, user=ALICE, policy=policy, interceptors=[RefuseWord()]) as t:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
@@ -14,7 +13,7 @@ import pytest
 from spade_coreason import AgentDefinition, AgentRequest, AgentTester, PeerEvent, Response, Session, agent, command
 from spade_coreason.exceptions import PeerFailedError, PeerRefusedError
 from spade_coreason.runtime import OpenRequests, collect_answer
-from spade_coreason.testing import Policy
+from spade_coreason.testing import Policy, Rules
 from spade_coreason.xmpp.codec.cloud_events import retraction_stanza
 from tests.support.clock import Clock
 from tests.support.errors import ExpectedErrors
@@ -298,7 +297,7 @@ async def test_after_seven_days_a_repeated_request_is_a_new_one() -> None:
 
 async def test_a_request_that_was_refused_is_decided_on_anew() -> None:
     counter, counted = counting()
-    clock, rules = Clock(), replace(Policy().rules, max_interactions=1)
+    clock, rules = Clock(), Rules(max_interactions=1)
     async with AgentTester(counted, policy=Policy(rules=rules), clock=clock) as t:
         await t.ask(ask_for("one"), thread="x")
         request = ask_for("two")

@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 
 from spade_coreason import AgentDefinition, AgentRequest, AgentTester, Interaction, ResponseHandler, SessionHandle
-from spade_coreason.testing import Policy, ReceivedMessage, Rules
+from spade_coreason.testing import PlatformLimits, Policy, ReceivedMessage, Rules
 from tests.support.records import query_of
 from tests.support.wait import eventually
 
@@ -233,7 +233,7 @@ async def test_the_quote_for_other_clients_is_no_part_of_a_question(body: str, r
 
 
 async def test_replies_whose_thread_is_looked_up_count_as_queued() -> None:
-    async with AgentTester(HistoryAgent, user=ALICE, policy=Policy(queue=3)) as t:
+    async with AgentTester(HistoryAgent, user=ALICE, policy=Policy(limits=PlatformLimits(queue=3))) as t:
         for number in range(40):
             t.send(f"reply {number}", reply_to=str(uuid4()))
         await t.settled()

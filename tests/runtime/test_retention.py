@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 from spade_coreason import AgentDefinition, AgentInteractionMemory, AgentRequest, ResponseHandler, Session
@@ -19,7 +18,7 @@ from spade_coreason.domain.messages import InboundRequest
 from spade_coreason.runtime.runner import Runner
 from spade_coreason.storage import open_database
 from spade_coreason.storage.repository import AgentRepository
-from spade_coreason.testing import Keep, Policy, Retention, Rules
+from spade_coreason.testing import Keep, Policy, Retention, RetentionStates, Rules, RunnerTimings
 from tests.support.clock import Clock
 from tests.support.databases import on_both_databases, read_rows
 from tests.support.records import query_of
@@ -28,7 +27,7 @@ from tests.support.transports import make_network
 from tests.support.wait import eventually
 
 AGENT, ALICE, BOB = "agent@localhost", "alice@localhost", "bob@localhost"
-DAYS_30 = Retention(Keep(age=timedelta(days=30)))
+DAYS_30 = Retention(days=30)
 
 
 class StoringAgent:
@@ -74,14 +73,15 @@ class RetentionHarness:
 
 @asynccontextmanager
 async def run_harness(
-    url: str, path: Path, clock: Clock, retention: Retention, window: int = 20
+    url: str, path: Path, clock: Clock, retention: Retention, window: int = 20, **policy: Any
 ) -> AsyncIterator[RetentionHarness]:
     database = await open_database(url, "off")
     memory = AgentInteractionMemory(AGENT, path / "memory")
     agent = StoringAgent(memory)
-    policy = Policy(rules=Rules(timeout=timedelta(0)), memory=MemoryConfig(limit=window), retention=retention)
+    rules = Rules(timeout_s=0, retention=retention)
+    own_policy = Policy(rules=rules, memory=MemoryConfig(limit=window), **policy)
     repository, network = AgentRepository(database, AGENT), make_network(AGENT)
-    runner = make_runtime(agent, repository, network, policy, clock=clock, memory=lambda: memory).runner
+    runner = make_runtime(agent, repository, network, own_policy, clock=clock, memory=lambda: memory).runner
     await runner.open()
     try:
         yield RetentionHarness(runner, agent, url)
@@ -120,7 +120,7 @@ async def test_old_turns_are_deleted_at_the_start_with_all_that_belongs_to_them(
 
 @on_both_databases
 async def test_a_limited_number_of_turns_is_kept_of_each_conversation(database_url: str, tmp_path: Path) -> None:
-    async with run_harness(database_url, tmp_path, Clock(), Retention(Keep(turns=3)), window=5) as harness:
+    async with run_harness(database_url, tmp_path, Clock(), Retention(turns=3), window=5) as harness:
         for number in range(1, 8):
             await harness.ask(f"{number}", ALICE, "t")
         await harness.ask("1", BOB, "u")
@@ -135,8 +135,8 @@ async def test_a_limited_number_of_turns_is_kept_of_each_conversation(database_u
 
 async def test_a_state_has_a_rule_of_its_own(tmp_path: Path, database_url: str) -> None:
     clock = Clock()
-    own = {ConversationState.COMPLETED: Keep(age=timedelta(days=1)), ConversationState.ACTIVE: Keep()}
-    async with run_harness(database_url, tmp_path, clock, Retention(Keep(timedelta(days=7)), own)) as harness:
+    own = RetentionStates(completed=Keep(days=1), active=Keep())
+    async with run_harness(database_url, tmp_path, clock, Retention(days=7, states=own)) as harness:
         await harness.ask("bye", ALICE, "ended")
         await harness.ask("hi", ALICE, "active")
         clock.advance(days=1, seconds=1)
@@ -178,8 +178,8 @@ async def test_after_a_clock_that_jumped_back_only_the_oldest_turns_are_deleted(
 
 
 async def test_retention_runs_again_after_its_interval(tmp_path: Path, database_url: str) -> None:
-    clock, often = Clock(), replace(DAYS_30, interval=timedelta(milliseconds=20))
-    async with run_harness(database_url, tmp_path, clock, often) as harness:
+    clock, often = Clock(), RunnerTimings(retention_s=0.02)
+    async with run_harness(database_url, tmp_path, clock, DAYS_30, timings=often) as harness:
         await harness.ask("one")
         clock.advance(days=31)
         await eventually(lambda: harness.turns() == [])
@@ -188,7 +188,7 @@ async def test_retention_runs_again_after_its_interval(tmp_path: Path, database_
 @on_both_databases
 async def test_many_rows_are_deleted_in_batches(tmp_path: Path, database_url: str) -> None:
     clock = Clock()
-    async with run_harness(database_url, tmp_path, clock, replace(DAYS_30, batch_rows=2)) as harness:
+    async with run_harness(database_url, tmp_path, clock, DAYS_30, retention_rows=2) as harness:
         for thread in ("a", "b", "c"):
             for _ in range(5):
                 await harness.ask("x", ALICE, thread)
@@ -204,9 +204,9 @@ def test_the_rules_come_from_the_configuration(tmp_path: Path) -> None:
         "conversation: {retention: {days: 365, states: {timeout: {days: 0.5, turns: 9}, active: {}}}}"
     )
     settings = load_settings(tmp_path / "p.yaml", tmp_path, {})
-    common, own = (build_policy(settings, agent, None).retention for agent in settings.agents)
-    assert common.for_state(ConversationState.COMPLETED) == Keep(timedelta(days=365))
-    assert common.for_state(ConversationState.TIMEOUT) == Keep(timedelta(hours=12), 9)
+    common, own = (build_policy(settings, agent, None).rules.retention for agent in settings.agents)
+    assert common.for_state(ConversationState.COMPLETED) == common
+    assert common.for_state(ConversationState.TIMEOUT) == Keep(days=0.5, turns=9)
     assert common.for_state(ConversationState.ACTIVE) == Keep()
-    assert own == replace(common, default=Keep(timedelta(days=365), 5))
-    assert Policy().retention.is_unlimited
+    assert own == common.model_copy(update={"turns": 5})
+    assert Policy().rules.retention == Retention()

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 from spade_coreason import AgentRequest, AgentTester, ResponseHandler, SessionHandle, agent
 from spade_coreason.runtime.turns.output import TurnOutput
-from spade_coreason.testing import Policy, RunnerTimings
+from spade_coreason.testing import PlatformLimits, Policy, RunnerTimings
 from tests.support.clock import Clock
 from tests.support.stanzas import collect_replies, message
 from tests.support.wait import eventually
@@ -74,7 +74,7 @@ async def test_no_more_turns_at_once_than_allowed() -> None:
         await full.wait()
         running -= 1
 
-    async with AgentTester(counting, policy=Policy(concurrency=3)) as t:
+    async with AgentTester(counting, policy=Policy(limits=PlatformLimits(concurrency=3))) as t:
         await asyncio.gather(*(t.ask("x", user=f"u{number}@localhost") for number in range(20)))
         assert peak == 3
 
@@ -88,7 +88,7 @@ async def test_one_person_with_many_threads_leaves_room_for_others() -> None:
             await release.wait()
         await response.markdown(request.payload["query"])
 
-    async with AgentTester(slow, policy=Policy(concurrency=8)) as t:
+    async with AgentTester(slow, policy=Policy(limits=PlatformLimits(concurrency=8))) as t:
         waiting = [asyncio.create_task(t.say("slow", user=ALICE, thread=str(number))) for number in range(50)]
         assert await t.say("quick", user=BOB) == ["quick"]
         assert not any(task.done() for task in waiting)
@@ -104,7 +104,7 @@ async def test_a_conversation_with_a_full_queue_is_told_so_and_others_are_not_de
         await release.wait()
         await response.markdown(request.payload["query"])
 
-    async with AgentTester(slow, policy=Policy(queue=3)) as t:
+    async with AgentTester(slow, policy=Policy(limits=PlatformLimits(queue=3))) as t:
         for number in range(6):
             t.send_stanza(message(f"no {number}"), user=ALICE)
         other = asyncio.create_task(t.say("bob's", user=BOB))
@@ -126,7 +126,7 @@ async def test_the_queued_messages_of_one_person_are_limited() -> None:
         await release.wait()
         await response.markdown("done")
 
-    async with AgentTester(slow, policy=Policy(queue=3, concurrency=4)) as t:
+    async with AgentTester(slow, policy=Policy(limits=PlatformLimits(queue=3, concurrency=4))) as t:
         for number in range(60):
             t.send_stanza(message("x", str(number), thread=str(number)), user=ALICE)
         other = asyncio.create_task(t.say("bob's", user=BOB))

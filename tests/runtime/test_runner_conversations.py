@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -21,7 +19,7 @@ from tests.support.wait import TIMEOUT_S
 ALICE = "alice@localhost"
 BOB = "bob@localhost"
 AGENT = "agent@localhost"
-RULES = Rules(max_interactions=2, cooldown=timedelta(seconds=300), timeout=timedelta(hours=1), max_failures=2)
+RULES = Rules(max_interactions=2, cooldown_s=300, timeout_s=3600, max_failures=2)
 POLICY = Policy(rules=RULES)
 
 
@@ -190,7 +188,7 @@ async def test_a_message_that_comes_before_the_timeout_is_noticed_ends_the_old_e
 
 async def test_a_conversation_times_out_by_itself() -> None:
     done = asyncio.Event()
-    policy = Policy(rules=Rules(timeout=timedelta(seconds=0.1)))
+    policy = Policy(rules=Rules(timeout_s=0.1))
     async with AgentTester(counter, policy=policy, on_conversation_end=(lambda *_: done.set(),)) as t:
         await t.say("x")
         async with asyncio.timeout(TIMEOUT_S):
@@ -389,7 +387,7 @@ class LifecycleAgent:
             session.end()
 
 
-ON_DEMAND = Policy(lifecycle="on_demand", idle_shutdown_s=0.02)
+ON_DEMAND = Policy(rules=Rules(lifecycle="on_demand", idle_shutdown_s=0.02))
 
 
 async def test_eager_starts_before_the_first_message_and_shuts_down_at_the_end() -> None:
@@ -446,7 +444,9 @@ async def test_the_startup_does_not_count_for_the_timeout_of_the_first_turn() ->
             begun.append("assist")
             await asyncio.sleep(0.6)
 
-    async with AgentTester(Slow(), policy=replace(ON_DEMAND, assist_timeout_s=1.0)) as t:
+    async with AgentTester(
+        Slow(), policy=Policy(rules=Rules(lifecycle="on_demand", idle_shutdown_s=0.02, assist_timeout_s=1.0))
+    ) as t:
         with LoopClock() as clock:
             asking = asyncio.create_task(t.ask("x"))
             for what in ("startup", "assist"):

@@ -7,7 +7,6 @@ import logging
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -42,7 +41,7 @@ from spade_coreason.storage.backends.statements import RECEIVE
 from spade_coreason.storage.inbox import Inbox
 from spade_coreason.storage.records import StoredConversation
 from spade_coreason.storage.repository import AgentRepository
-from spade_coreason.testing import Policy, Rules, RunnerTimings
+from spade_coreason.testing import PlatformLimits, Policy, Rules, RunnerTimings
 from spade_coreason.xmpp.codec.evidence import Receiver
 from spade_coreason.xmpp.transport import receive_stanza
 from tests.support.databases import SAME_STANZA, SQLITE, WriterGate, on_both_databases, open_without_sync
@@ -160,7 +159,7 @@ async def run_harness(url: str, send: Callable[[list[str]], None] | None = None,
 
 
 def idle_after(seconds: float) -> Rules:
-    return Rules(timeout=timedelta(seconds=seconds))
+    return Rules(timeout_s=seconds)
 
 
 # Idle conversations
@@ -207,12 +206,12 @@ async def test_a_failed_lookup_does_not_end_the_expiry(
 
 
 async def test_a_first_turn_that_was_interrupted_leaves_a_conversation_that_times_out(database_url: str) -> None:
-    rules = idle_after(0.3)
-    async with run_harness(database_url, rules=rules, on_restart="report") as harness:
+    rules = Rules(timeout_s=0.3, on_restart="report")
+    async with run_harness(database_url, rules=rules) as harness:
         harness.agent.waits_for = asyncio.Event()
         harness.runner.intake.receive(make_request("one"))
         await eventually(lambda: bool(harness.agent.asked))
-    async with run_harness(database_url, rules=rules, on_restart="report") as harness:
+    async with run_harness(database_url, rules=rules) as harness:
         assert await harness.states() == [ConversationState.ACTIVE]
         await harness.wait_until_expired()
 
@@ -356,7 +355,7 @@ async def test_with_a_full_queue_a_peer_that_sends_everything_back_gets_one_noti
             notices.append(text := fromstring(stanza).findtext("body") or "")
             asyncio.get_running_loop().call_soon(harness.runner.intake.receive, make_request(text))
 
-    async with run_harness(database_url, echo, queue=3) as harness:
+    async with run_harness(database_url, echo, limits=PlatformLimits(queue=3)) as harness:
         harness.agent.waits_for = asyncio.Event()
         for number in range(10):
             harness.runner.intake.receive(make_request(str(number)))
@@ -592,7 +591,7 @@ async def test_a_hanging_startup_is_an_error_reply_and_delays_nothing(expected_e
         async def shutdown(self) -> None:
             raise AssertionError("it was never up")
 
-    async with AgentTester(Hanging(), policy=Policy(lifecycle="on_demand", assist_timeout_s=0.05)) as t:
+    async with AgentTester(Hanging(), policy=Policy(rules=Rules(lifecycle="on_demand", assist_timeout_s=0.05))) as t:
         for _ in range(2):
             assert (await t.say("hi"))[0].startswith("I could not finish this within 0.05 s (incident ")
 

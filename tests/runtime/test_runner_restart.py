@@ -10,7 +10,7 @@ from spade_coreason import AgentDefinition, AgentRequest, AgentTester, ResponseH
 from spade_coreason.contracts import ConversationState
 from spade_coreason.exceptions import PeerFailedError
 from spade_coreason.runtime import collect_answer
-from spade_coreason.testing import Policy
+from spade_coreason.testing import Policy, Rules
 from tests.support.stanzas import collect_replies, message
 
 ALICE = "alice@localhost"
@@ -91,7 +91,7 @@ async def test_the_differing_text_of_a_second_run_counts(reply_kind: str) -> Non
 
 async def test_interrupted_turns_are_reported_if_so_configured() -> None:
     hanging = HangingAgent()
-    async with AgentTester(hanging, policy=Policy(on_restart="report")) as t:
+    async with AgentTester(hanging, policy=Policy(rules=Rules(on_restart="report"))) as t:
         t.send_stanza(message("one", "1"), user=ALICE)
         asking = asyncio.create_task(t.ask("one", user=BOB))
         await hanging.begun.wait()

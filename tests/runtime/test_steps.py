@@ -20,7 +20,7 @@ from spade_coreason.runtime.turns.step_journal import MAX_STEPS, MAX_TOTAL_BYTES
 from spade_coreason.runtime.turns.steps import MAX_RESULT_BYTES, DurableStep, dump_result, hash_arguments
 from spade_coreason.storage.backends.statements import DELETE_STEPS, SAVE_STEP
 from spade_coreason.storage.repository import AgentRepository
-from spade_coreason.testing import Policy, RunnerTimings
+from spade_coreason.testing import Policy, Rules, RunnerTimings
 from tests.support.databases import SQLITE, count_commits, read_rows
 from tests.support.errors import ExpectedErrors
 from tests.support.records import receive_request
@@ -449,7 +449,7 @@ async def test_nothing_is_left_of_interrupted_turns_that_are_only_reported(datab
         t.send("go")
         async with asyncio.timeout(TIMEOUT_S):
             await agent.hangs.wait()
-        await t.restart(grace_s=0, policy=Policy(on_restart="report"))
+        await t.restart(grace_s=0, policy=Policy(rules=Rules(on_restart="report")))
         await t.message()
         await t.settled()
     assert read_rows(database_url, "steps") == []

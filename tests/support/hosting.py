@@ -145,7 +145,7 @@ class OnlineAgent:
                 Login(*self.account),
                 endpoint,
                 self._build,
-                stanza_bytes=self.policy.stanza_bytes,
+                stanza_bytes=self.policy.limits.stanza_bytes,
                 avatar=self.avatar,
                 rooms=self.rooms,
                 local_exchange=self.local_exchange,

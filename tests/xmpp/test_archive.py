@@ -16,7 +16,7 @@ from spade.behaviour import CyclicBehaviour
 from spade.template import Template
 
 from spade_coreason.contracts.times import utc_now
-from spade_coreason.testing import Policy, Rules
+from spade_coreason.testing import PlatformLimits, Policy, Rules
 from spade_coreason.xmpp.archive import POSITION_KEY
 from spade_coreason.xmpp.host import HostedAgent
 from spade_coreason.xmpp.timings import ConnectionTimings
@@ -263,7 +263,7 @@ async def test_messages_not_on_disk_at_kill_9_are_not_lost(archive_server: XmppS
 async def test_more_messages_than_the_queue_holds_are_read_as_there_is_room(
     archive_only_server: XmppServer, tmp_path: Path
 ) -> None:
-    policy = Policy(rules=Rules(max_interactions=0), queue=3)
+    policy = Policy(limits=PlatformLimits(queue=3), rules=Rules(max_interactions=0))
     async with (
         connect_client(archive_only_server) as alice,
         run_agent(Echo(), archive_only_server, tmp_path, policy=policy) as agent,

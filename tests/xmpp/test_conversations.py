@@ -334,7 +334,7 @@ async def test_an_on_demand_agent_starts_with_the_first_conversation_and_shuts_d
     local_server: XmppServer, tmp_path: Path
 ) -> None:
     agent = LifecycleAgent()
-    policy = Policy(rules=Rules(max_interactions=0), lifecycle="on_demand", idle_shutdown_s=0.2)
+    policy = Policy(rules=Rules(max_interactions=0, lifecycle="on_demand", idle_shutdown_s=0.2))
     async with (
         run_agent(agent, local_server, tmp_path, policy=policy) as online,
         StockClient(*await local_server.account(), local_server) as alice,
@@ -361,7 +361,7 @@ async def test_a_startup_that_fails_is_an_answer_with_an_error_and_is_tried_agai
     expected_errors("OSError: the model is not there")
     agent = LifecycleAgent()
     agent.fails_at_startup = 1
-    policy = Policy(lifecycle="on_demand")
+    policy = Policy(rules=Rules(lifecycle="on_demand"))
     async with (
         run_agent(agent, local_server, tmp_path, policy=policy) as online,
         StockClient(*await local_server.account(), local_server) as alice,
@@ -373,6 +373,6 @@ async def test_a_startup_that_fails_is_an_answer_with_an_error_and_is_tried_agai
 
 async def test_stopping_without_a_conversation_calls_no_shutdown_without_startup(prosody: XmppServer, tmp_path: Path) -> None:
     agent = LifecycleAgent()
-    async with run_agent(agent, prosody, tmp_path, policy=Policy(lifecycle="on_demand")):
+    async with run_agent(agent, prosody, tmp_path, policy=Policy(rules=Rules(lifecycle="on_demand"))):
         pass
     assert agent.calls == []

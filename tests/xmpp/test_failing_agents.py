@@ -124,7 +124,7 @@ class MisbehavingAgent:
 
 @pytest.fixture
 def short_timeout_policy() -> Policy:
-    return Policy(rules=Rules(max_interactions=0, max_failures=100), assist_timeout_s=0.5)
+    return Policy(rules=Rules(max_interactions=0, max_failures=100, assist_timeout_s=0.5))
 
 
 async def _assert_healthy(client: StockClient, agent: OnlineAgent) -> None:

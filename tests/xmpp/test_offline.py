@@ -14,7 +14,7 @@ from spade_coreason import AgentRequest, ResponseHandler, SessionHandle
 from spade_coreason.exceptions import StoreError
 from spade_coreason.runtime import OutboundMessage
 from spade_coreason.storage import Commit
-from spade_coreason.testing import Policy, Rules
+from spade_coreason.testing import PlatformLimits, Policy, Rules
 from spade_coreason.xmpp.host import HostedAgent
 from spade_coreason.xmpp.offline import OFFLINE
 from tests.support.hosting import Echo, FunctionAgent, OnlineAgent, run_agent
@@ -149,7 +149,7 @@ async def test_messages_that_ejabberd_stored_in_the_same_microsecond_are_all_ans
     ejabberd: XmppServer, tmp_path: Path
 ) -> None:
     """They have one name, by which ejabberd returns one of them and deletes all."""
-    policy = Policy(queue=10_000, rules=Rules(max_interactions=0))
+    policy = Policy(limits=PlatformLimits(queue=10_000), rules=Rules(max_interactions=0))
     async with run_agent(Echo(), ejabberd, tmp_path, policy=policy) as agent, AsyncExitStack() as stack:
         people = [await stack.enter_async_context(StockClient(*await ejabberd.account(), ejabberd)) for _ in range(8)]
         await agent.host.offline_messages.close()

@@ -12,7 +12,7 @@ import pytest
 
 from spade_coreason import AgentDefinition, AgentRequest, ResponseHandler, SessionHandle, command
 from spade_coreason.domain.rooms import RoomConfig
-from spade_coreason.testing import Policy
+from spade_coreason.testing import Policy, Rules
 from tests.support.hosting import FunctionAgent, run_agent
 from tests.support.servers.profanity import Profanity, installed
 from tests.support.servers.requirements import require
@@ -190,7 +190,7 @@ async def test_a_person_sends_the_commands_that_profanity_has_too(real_server: X
         asked.append(request.payload["query"])
         await response.markdown(f"this is {asked[-1]}")
 
-    policy = Policy(command_prefixes=("/", "!"))
+    policy = Policy(rules=Rules(command_prefixes=("/", "!")))
     account = await real_server.account()
     name = f"notes-{secrets.token_hex(3)}"
     async with (

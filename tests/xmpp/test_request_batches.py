@@ -18,7 +18,7 @@ import pytest
 from spade_coreason import AgentRequest, Response, Session
 from spade_coreason.domain.quotas import Quota, Quotas
 from spade_coreason.exceptions import PeerUnavailableError
-from spade_coreason.testing import Policy, RunnerTimings
+from spade_coreason.testing import PlatformLimits, Policy, RunnerTimings
 from spade_coreason.xmpp.timings import ConnectionTimings
 from tests.support.errors import ExpectedErrors
 from tests.support.hosting import UNLIMITED, Echo, FunctionAgent, OnlineAgent, Tunnel, container, record_sent, run_agent
@@ -337,7 +337,7 @@ async def test_a_batch_passes_no_limit_of_the_mailbox_and_a_flooding_sender_is_n
             await release.wait()
         await response.markdown(request.payload["query"])
 
-    policy = replace(UNLIMITED, queue=3)
+    policy = replace(UNLIMITED, limits=PlatformLimits(queue=3))
     async with (
         run_agent(FunctionAgent(assist), real_server, tmp_path, policy=policy) as agent,
         connect_client(real_server) as alice,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -105,7 +104,7 @@ async def test_two_machines_that_never_repeat_are_bounded_by_max_interactions(lo
                 self.received.append(message.body)
                 await self.send(Message(to=str(message.sender), body=f"and also {len(self.received)}"))
 
-    policy = Policy(rules=Rules(max_interactions=25, cooldown=timedelta(seconds=60)))
+    policy = Policy(rules=Rules(max_interactions=25, cooldown_s=60))
     async with run_agent(FunctionAgent(assist), local_server, tmp_path, policy=policy) as agent:
         behaviour = ChattingBehaviour(Message(to=agent.jid, body="begin"))
         async with (

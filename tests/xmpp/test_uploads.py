@@ -18,7 +18,7 @@ from spade_coreason.domain.environment.https_trust import HttpsTrust
 from spade_coreason.exceptions import UploadError
 from spade_coreason.llm import LLMAgent
 from spade_coreason.runtime import UploadWarnings, fetch
-from spade_coreason.testing import Policy
+from spade_coreason.testing import PlatformLimits, Policy
 from spade_coreason.xmpp.connection.connection import Connection
 from spade_coreason.xmpp.connection.login import Login
 from spade_coreason.xmpp.connection.session_handler import SessionHandler
@@ -320,7 +320,7 @@ async def test_an_answer_too_long_for_the_server_comes_as_its_beginning_and_a_fi
     async def assist(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         await response.markdown(text)
 
-    policy = Policy(file_over_bytes=20_000, stanza_bytes=10_000)
+    policy = Policy(limits=PlatformLimits(file_over_bytes=20_000, stanza_bytes=10_000))
     async with (
         run_agent(FunctionAgent(assist), upload_server, tmp_path, policy=policy) as agent,
         StockClient(*await upload_server.account(), upload_server, plugins=("xep_0066",)) as alice,
@@ -339,7 +339,7 @@ async def test_where_the_server_keeps_no_files_a_long_answer_comes_in_several_me
     async def assist(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         await response.markdown("```\n" + "code of some kind\n" * 1500 + "```")
 
-    policy = Policy(file_over_bytes=20_000, stanza_bytes=10_000)
+    policy = Policy(limits=PlatformLimits(file_over_bytes=20_000, stanza_bytes=10_000))
     async with (
         run_agent(FunctionAgent(assist), real_server, tmp_path, policy=policy) as agent,
         StockClient(*await real_server.account(), real_server) as alice,

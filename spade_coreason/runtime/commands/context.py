@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, NamedTuple, TypeVar
 
 from ...contracts import Agent
-from ...domain.conversation import Rules
+from ...domain.policy import Rules
 from ...operations.definition import Actor, Arguments, Call, CallerKind, Operation
 from ...storage import StoredConversation
 from ..files import Files

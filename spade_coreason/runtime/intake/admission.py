@@ -13,8 +13,9 @@ from typing import NamedTuple
 from ...concurrency import RATE_INTERVAL_S, RateLimiter
 from ...contracts import Accept, ErrorCode, Interceptor, ReceivedRequest, Refuse
 from ...domain import conversation
-from ...domain.conversation import RUN, Decision, Rules
+from ...domain.conversation import RUN, Decision
 from ...domain.messages import NO_CONTEXT, Failed, InboundRequest, Refused
+from ...domain.policy import Rules
 from ...domain.texts.durations import format_duration
 from ...domain.texts.translation import N_, translate, translate_plural
 from ...memory import ActiveConversation
@@ -293,7 +294,7 @@ def refusal_notice(
     """
     status, limit = active.record.status, rules.max_interactions
     quiet_until = status.quiet_until
-    retry_after_s = rules.cooldown.total_seconds() if quiet_until is None else (quiet_until - now).total_seconds()
+    retry_after_s = rules.cooldown_s if quiet_until is None else (quiet_until - now).total_seconds()
     reason = (
         translate_plural(
             "That is all for now: a conversation is limited to {number} message.",

@@ -287,8 +287,8 @@ class Turn:
         code: int = ErrorCode.TIMEOUT if is_late else ErrorCode.INTERNAL
         problem = describe_for_log(error)
         if is_late:
-            policy = self.services.policy
-            limit_s = policy.job_timeout_s if self.queued.incoming.kind.is_job else policy.assist_timeout_s
+            rules = self.services.policy.rules
+            limit_s = rules.job_timeout_s if self.queued.incoming.kind.is_job else rules.assist_timeout_s
             problem = f"assist took longer than {limit_s:g} s"
             log.error("%s: incident %s: %s", agent, incident, problem, extra={"incident": incident})
             text = translate(

@@ -158,7 +158,7 @@ class RequestHandler:
     ) -> None:
         self._services = services
         self._policy = services.policy
-        self._endless_rules = replace(self._policy.rules, max_interactions=0)
+        self._endless_rules = self._policy.rules.model_copy(update={"max_interactions": 0})
         self._languages = languages
         self._loader = loader
         self._executor = executor
@@ -372,7 +372,7 @@ class RequestHandler:
             has_live_messages,
             partial(client_features.find_chained_device, person) if has_live_messages else NO_CHAINED_DEVICE,
             queued.is_redelivered,
-            self._policy.thoughts if preferences.thoughts is None else preferences.thoughts,
+            self._policy.rules.thoughts if preferences.thoughts is None else preferences.thoughts,
             preferences.thoughts is not False,
             client_features.has_replies(incoming.sender),
         )
@@ -389,7 +389,8 @@ class RequestHandler:
         incoming = queued.incoming
         self._services.metrics.refusals["conversation"] += 1
         if outcome is Outcome.NOTICE or incoming.kind.is_program:
-            notice = refusal_notice(active, incoming, now, self._policy.rules, has_commands=self._policy.commands)
+            rules = self._policy.rules
+            notice = refusal_notice(active, incoming, now, rules, has_commands=rules.commands)
             final_messages = output.finish(notice)
             active.echo_count = 0
         else:

@@ -12,8 +12,7 @@ from typing import Any
 
 from ...contracts import ConversationState
 from ...domain import conversation
-from ...domain.conversation import Rules
-from ...domain.policy import RunnerTimings
+from ...domain.policy import Rules, RunnerTimings
 from ...exceptions import StoreError
 from ...memory import ActiveConversation
 from ...storage import AgentRepository, StoredAgent, StoredConversation
@@ -123,7 +122,7 @@ class ConversationExpiry:
     async def expire_idle(self) -> None:
         """End the conversations that have been idle for the idle timeout."""
         now = self._clock()
-        idle_since = now - self._rules.timeout
+        idle_since = now - timedelta(seconds=self._rules.timeout_s)
         candidates = [conversation_id for conversation_id, last_activity in self._active.items() if last_activity <= idle_since]
         idle = [conversation_id for conversation_id in candidates if not self._is_busy(conversation_id)]
         for first in range(0, len(idle), _BATCH_SIZE):
@@ -168,7 +167,7 @@ class ConversationExpiry:
 
     async def _watch_idle(self) -> None:
         """Sleep until the first conversation may have timed out; with no active conversation, until one becomes active."""
-        timeout = self._rules.timeout
+        timeout = timedelta(seconds=self._rules.timeout_s)
         purged_at = self._clock()
         # A busy conversation is checked again, but not all the time.
         min_delay_s = min(1.0, timeout.total_seconds() / 4)

@@ -1,4 +1,4 @@
-"""Permanent deletion: of old turns and conversations by `Policy.retention`, and of owners who have left."""
+"""Permanent deletion: of old turns and conversations by `Rules.retention`, and of owners who have left."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from ...contracts import ConversationState
-from ...domain.policy import Keep, Retention
+from ...domain.policy import Keep, Policy
 from ...exceptions import StoreError
 from ...memory import AgentInteractionMemory, HistoryWindows, erase_conversation
 from ...storage import AgentRepository, StoredConversation
@@ -38,7 +38,7 @@ class RetentionJob:
         interaction_memory: Callable[[], AgentInteractionMemory] | None,
         mailboxes: Mailboxes,
         expiry: ConversationExpiry,
-        retention: Retention,
+        policy: Policy,
         clock: Callable[[], datetime],
         cancel_compaction: Callable[[str], Awaitable[None]],
     ) -> None:
@@ -46,7 +46,9 @@ class RetentionJob:
         self._interaction_memory = interaction_memory
         self._mailboxes = mailboxes
         self._expiry = expiry
-        self._retention = retention
+        self._retention = policy.rules.retention
+        self._interval_s = policy.timings.retention_s
+        self._batch_rows = policy.retention_rows
         self._clock = clock
         self._cancel_compaction = cancel_compaction
         self._is_closing = asyncio.Event()
@@ -55,7 +57,7 @@ class RetentionJob:
     def open(self) -> None:
         """Start the job, unless the policy keeps everything."""
         self._is_closing.clear()
-        if not self._retention.is_unlimited:
+        if any(self._retention.for_state(state).is_limited for state in ConversationState):
             self._task = asyncio.create_task(self._run_daily())
 
     async def close(self) -> None:
@@ -75,7 +77,7 @@ class RetentionJob:
                 if purged != Purged():
                     log.info("%s: retention deleted %d conversations and %d turns", self._repository.agent, *purged)
             try:
-                async with asyncio.timeout(self._retention.interval.total_seconds()):
+                async with asyncio.timeout(self._interval_s):
                     await self._is_closing.wait()
             except TimeoutError:
                 continue
@@ -89,10 +91,10 @@ class RetentionJob:
             if keep.age is not None:
                 deleted = await self._delete_idle(state, now - keep.age)
                 conversations, turns = conversations + deleted.conversations, turns + deleted.turns
-            if keep != Keep():
+            if keep.is_limited:
                 turns += await self._delete_old_turns(state, now, keep)
-        if self._retention.default.age is not None:
-            await self._repository.retention.delete_orphaned_variables(now - self._retention.default.age)
+        if (age := self._retention.age) is not None:
+            await self._repository.retention.delete_orphaned_variables(now - age)
         if (age := self._retention.shortest_age) is not None:
             await self._repository.incidents.delete_older(now - age)
         return Purged(conversations, turns)
@@ -101,7 +103,7 @@ class RetentionJob:
         """Delete the conversations in a state that have been idle since `before`."""
         conversations = turns = after_id = 0
         memory = None if self._interaction_memory is None else self._interaction_memory()
-        while records := await self._repository.retention.find_idle(state, before, after_id, self._retention.batch_rows):
+        while records := await self._repository.retention.find_idle(state, before, after_id, self._batch_rows):
             after_id = records[-1].id
             for record in records:
                 if self._is_closing.is_set():
@@ -120,23 +122,23 @@ class RetentionJob:
         before = now - keep.age if keep.age is not None else None
         deleted = after_id = 0
         while records := await self._repository.retention.find_with_expired_turns(
-            state, before, keep.turns, after_id, self._retention.batch_rows
+            state, before, keep.turns or None, after_id, self._batch_rows
         ):
             after_id = records[-1].id
             for record in records:
                 if self._is_closing.is_set():
                     return deleted
                 if await self._evict(record):
-                    through = record.turns - keep.turns if keep.turns is not None else 0
+                    through = record.turns - keep.turns if keep.turns else 0
                     deleted += await self._delete_turns(record, before, through)
         return deleted
 
     async def _delete_turns(self, record: StoredConversation, before: datetime | None, through: int) -> int:
         deleted = 0
         while not self._is_closing.is_set():
-            count = await self._repository.retention.delete_oldest(record.id, before, through, self._retention.batch_rows)
+            count = await self._repository.retention.delete_oldest(record.id, before, through, self._batch_rows)
             deleted += count
-            if count < self._retention.batch_rows:
+            if count < self._batch_rows:
                 break
         return deleted
 

@@ -145,7 +145,7 @@ class AdHocCommands:
         self._connection.send([OutboundMessage(to, stanza)])
 
     def _send_stage(self, call: CommandCall, stage: CommandStage) -> None:
-        limit = self._runner.policy.stanza_bytes
+        limit = self._runner.policy.limits.stanza_bytes
         text, rest = split_result(stage.text, max(limit - _ENVELOPE_BYTES, _MIN_TEXT_BYTES))
         if rest:
             text += "\n…\n" + translate("The rest follows as a message.")

@@ -53,7 +53,7 @@ class AgentProfile:
         access = access_requests.access
         self._adhoc = AdHocCommands(connection, runner, may_run_commands, is_silent=access.is_silent)
         discovery = self._discovery = Discovery(self._client, self._agent_card, access.is_allowed, self._adhoc)
-        concurrency = runner.policy.concurrency
+        concurrency = runner.policy.limits.concurrency
         options = runtime.parts.peer_options
         directory = options.platform if options.is_directory else None
         self.presence = PresencePublisher(
@@ -76,7 +76,7 @@ class AgentProfile:
 
     def _introduction(self) -> str:
         text = self._agent_card.introduction
-        if not self._runner.policy.commands:
+        if not self._runner.policy.rules.commands:
             return text
         commands = translate("/help lists the commands.")
         hint = translate("If your client shows its own help instead, write a space before the slash.")
@@ -170,7 +170,7 @@ class AgentProfile:
             )
 
     async def _publish(self) -> None:
-        has_vcard = await publish(self._client, self._agent_card, self._runner.policy.stanza_bytes)
+        has_vcard = await publish(self._client, self._agent_card, self._runner.policy.limits.stanza_bytes)
         self._is_published = True
         if has_vcard:
             self.presence.photo_hash = self._agent_card.avatar.hash

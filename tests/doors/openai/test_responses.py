@@ -10,7 +10,7 @@ import openai
 import pytest
 
 from spade_coreason.contracts import Accept, ErrorCode, Interceptor, ReceivedRequest, Refuse
-from spade_coreason.testing import Policy
+from spade_coreason.testing import PlatformLimits, Policy
 from tests.support.door_agents import Desk
 from tests.support.doors import KEY, OTHER_KEY
 from tests.support.errors import ExpectedErrors
@@ -205,7 +205,7 @@ async def test_a_repeated_request_that_is_refused_is_not_forgotten(url: str) -> 
     picture: Any = {"type": "input_image", "image_url": "data:image/png;base64,iVBORw0KGgo="}
     asked: Any = [{"role": "user", "content": [{"type": "input_text", "text": "hello"}, picture]}]
     repeated: Any = {"extra_headers": {**named, "Idempotency-Key": "k"}}
-    async with serve_agent(url, desk, policy=Policy(queue=1)) as door, door.http(None) as http:
+    async with serve_agent(url, desk, policy=Policy(limits=PlatformLimits(queue=1))) as door, door.http(None) as http:
         made = await respond(door, asked, **repeated)
         await respond(door, "wait", background=True, extra_headers=named)
         await eventually(lambda: len(desk.seen) == 2)

@@ -31,7 +31,7 @@ from spade_coreason.llm.guardrails.patterns import INLINE_TIMEOUT_S
 from spade_coreason.llm.model.client import ModelClient
 from spade_coreason.llm.model.fallback import ModelWithFallback
 from spade_coreason.llm.options import Endpoint
-from spade_coreason.testing import Policy
+from spade_coreason.testing import Policy, Rules
 from tests.contracts.test_json_schema import MAIL, NO_MAIL
 from tests.docs.pages import DOCS, ROOT, read_page
 from tests.llm.guardrails.test_patterns import random_pieces
@@ -108,7 +108,7 @@ async def test_a_stream_is_redacted_across_tokens_and_recorded_so() -> None:
 
 async def test_a_question_that_was_not_checked_is_not_recorded(expected_errors: ExpectedErrors) -> None:
     expected_errors("assist took longer than 0.2 s")
-    policy = Policy(assist_timeout_s=0.2)
+    policy = Policy(rules=Rules(assist_timeout_s=0.2))
     async with run_llm_agent(text_answer("yes"), input_guardrails=[never_returns], tester={"policy": policy}) as (server, t):
         with pytest.raises(PeerFailedError, match="could not finish this"):
             await t.ask("the password is swordfish")

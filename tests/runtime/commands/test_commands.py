@@ -123,7 +123,7 @@ async def test_a_command_begins_with_another_character_only_if_configured() -> N
         assert await single_reply(t, "!help") == "noted: !help"
         assert await single_reply(t, "!!help") == "noted: !!help"
         assert "write a space before the slash, or use your client's command menu." in await single_reply(t, " /help")
-    async with storing_tester(policy=Policy(command_prefixes=("/", "!"))) as t:
+    async with storing_tester(policy=Policy(rules=Rules(command_prefixes=("/", "!")))) as t:
         text = await single_reply(t, "!help")
         assert text == await single_reply(t, "/help")
         assert "write a space before the slash, or ! instead of it, or use your client's command menu." in text
@@ -194,7 +194,7 @@ async def test_two_slashes_reach_the_agent_as_one_and_programs_have_no_commands(
 
 
 async def test_commands_may_be_left_to_the_agent() -> None:
-    async with storing_tester(policy=Policy(commands=False)) as t:
+    async with storing_tester(policy=Policy(rules=Rules(commands=False))) as t:
         assert await single_reply(t, "/help") == "noted: /help"
         assert await single_reply(t, "//help") == "noted: //help"
 

@@ -21,7 +21,7 @@ from spade_coreason import (
 )
 from spade_coreason.domain.forms.adhoc import Action, CommandCall, CommandProblem, CommandStage
 from spade_coreason.runtime.commands.dialogs import AdHocSessions
-from spade_coreason.testing import Policy, RunnerTimings
+from spade_coreason.testing import PlatformLimits, Policy, Rules, RunnerTimings
 from tests.support.wait import eventually
 
 AGENT, ALICE, BOB = "agent@localhost", "alice@localhost", "bob@localhost"
@@ -212,7 +212,9 @@ async def test_forget_me_erases_the_data_of_a_turn_that_ignores_cancellation() -
 
 
 async def test_commands_of_an_agent_are_limited_in_a_pause_like_messages() -> None:
-    async with open_adhoc_client(Policy(queue=3, operators=frozenset({BOB})), reply_timeout_s=0.3) as client:
+    async with open_adhoc_client(
+        Policy(limits=PlatformLimits(queue=3), operators=frozenset({BOB})), reply_timeout_s=0.3
+    ) as client:
         await client.patient().text("pause", who=f"{BOB}/x")
         said = [await client.text("wait") for _ in range(3)] + [await client.patient().text("wait")]
         assert said[2:] == [
@@ -223,7 +225,7 @@ async def test_commands_of_an_agent_are_limited_in_a_pause_like_messages() -> No
 
 
 async def test_a_command_may_end_the_conversation_and_say_nothing() -> None:
-    async with open_adhoc_client(Policy(commands=False)) as client:
+    async with open_adhoc_client(Policy(rules=Rules(commands=False))) as client:
         client.agent.release.set()
         await client.t.say("one")
         assert await client.text("finish") == "Done."

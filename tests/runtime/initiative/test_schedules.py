@@ -475,7 +475,7 @@ async def test_a_job_has_a_time_limit_of_its_own(expected_errors: ExpectedErrors
     async def on_due(agent: ScriptedAgent, request: AgentRequest, session: Session, response: Response) -> None:
         await asyncio.Event().wait()
 
-    async with start(start_job, on_due, policy=Policy(job_timeout_s=0.2)) as t:
+    async with start(start_job, on_due, policy=Policy(rules=Rules(job_timeout_s=0.2))) as t:
         await t.say("go")
         assert (await t.message(timeout=TIMEOUT_S)).text
 
@@ -485,7 +485,7 @@ async def test_a_job_outlasts_the_limit_of_other_turns() -> None:
         await asyncio.sleep(1.2)  # work that takes longer than the limit of other turns
         await response.markdown("dug")
 
-    async with start(start_job, on_due, policy=Policy(assist_timeout_s=1)) as t:
+    async with start(start_job, on_due, policy=Policy(rules=Rules(assist_timeout_s=1))) as t:
         await t.say("go")
         assert (await t.message(timeout=TIMEOUT_S)).text == "dug"
 
@@ -663,7 +663,7 @@ async def test_a_reminder_that_an_agent_asks_for_is_recorded_and_sent_to_nobody(
 
 
 async def test_due_times_end_no_conversation_by_their_number() -> None:
-    async with start(policy=Policy(rules=Rules(max_interactions=2, timeout=timedelta(0)))) as t:
+    async with start(policy=Policy(rules=Rules(max_interactions=2, timeout_s=0))) as t:
         await t.say("cron 0 * * * *")
         await t.advance(5 * HOUR)
         assert t.unread() == ["tea"] * 5
@@ -720,7 +720,7 @@ async def test_a_due_turn_that_was_cut_off_is_reported_if_the_platform_repeats_n
         await interruption(request)
         await response.markdown("tea")
 
-    async with start(on_due=on_due, policy=Policy(on_restart="report")) as t:
+    async with start(on_due=on_due, policy=Policy(rules=Rules(on_restart="report"))) as t:
         await t.say("in 1")
         advancing = asyncio.create_task(t.advance(HOUR))
         async with asyncio.timeout(TIMEOUT_S):

@@ -12,7 +12,7 @@ import pytest
 
 from spade_coreason import AgentDefinition, AgentRequest, AgentTester, Response, Session, command
 from spade_coreason.contracts import Interceptor, Next
-from spade_coreason.testing import Policy
+from spade_coreason.testing import Policy, Rules
 from tests.support.questions import BOSS, TESTER, ChangingAgent, asked, nothing_is_left, parked
 
 OTHER_TASK = "people are asked in the task of assist only; gather first, and ask then"
@@ -230,7 +230,7 @@ async def test_an_agent_that_swallows_the_end_and_goes_on_has_ended(ending: str)
             task.cancel()
             await asyncio.sleep(0)
 
-    async with AgentTester(ChangingAgent(assist), policy=Policy(assist_timeout_s=0.5)) as t:
+    async with AgentTester(ChangingAgent(assist), policy=Policy(rules=Rules(assist_timeout_s=0.5))) as t:
         [question] = await t.say("go")
         assert question.startswith("Which?")
         assert len(await asked(t)) == len(await parked(t)) == 1

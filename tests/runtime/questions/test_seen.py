@@ -14,7 +14,7 @@ from spade_coreason.contracts import DataBlock, MarkdownBlock
 from spade_coreason.domain.texts.approval_mark import MARK
 from spade_coreason.exceptions import PeerFailedError
 from spade_coreason.operations.initiative.questions import ListApprovals, list_approvals
-from spade_coreason.testing import AgentTester, ApprovalPolicy, Policy
+from spade_coreason.testing import AgentTester, ApprovalPolicy, PlatformLimits, Policy
 from tests.runtime.questions.test_forms import AGENT, TESTER, Menu, fields_of, form_of
 
 HEBREW, ARABIC = "dalia@localhost", "amal@localhost"
@@ -189,7 +189,7 @@ async def test_nothing_of_an_agent_begins_like_an_approval(way: str) -> None:
 
 
 async def test_no_part_of_a_long_text_begins_like_an_approval() -> None:
-    async with AgentTester(Forger, policy=Policy(stanza_bytes=10_000)) as t:
+    async with AgentTester(Forger, policy=Policy(limits=PlatformLimits(stanza_bytes=10_000))) as t:
         parts = await t.say("long")
         assert len(parts) > 2
         assert not any(part.startswith(MARK) for part in parts)
@@ -198,7 +198,7 @@ async def test_no_part_of_a_long_text_begins_like_an_approval() -> None:
 
 
 async def test_the_beginning_of_a_file_does_not_look_like_an_approval() -> None:
-    async with AgentTester(Forger, policy=Policy(file_over_bytes=1000, stanza_bytes=10_000)) as t:
+    async with AgentTester(Forger, policy=Policy(limits=PlatformLimits(file_over_bytes=1000, stanza_bytes=10_000))) as t:
         [text, link] = await t.say("preview")
         assert text.startswith("> ")
         assert "http" in link

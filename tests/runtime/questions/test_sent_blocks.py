@@ -12,7 +12,7 @@ import pytest
 from spade_coreason import AgentRequest, AgentTester, Response, Session
 from spade_coreason.exceptions import PeerFailedError, PeerParkedError
 from spade_coreason.runtime import PeerEvent
-from spade_coreason.testing import ClientFeature, Policy, RunnerTimings
+from spade_coreason.testing import ClientFeature, PlatformLimits, Policy, Rules, RunnerTimings
 from tests.support.errors import ExpectedErrors
 from tests.support.questions import ChangingAgent, nothing_is_left, parked
 
@@ -53,7 +53,9 @@ def ids_of(t: AgentTester) -> list[str]:
 @pytest.mark.parametrize("features", [frozenset(), frozenset({"corrections", "replies"})], ids=["plain", "rich"])
 @pytest.mark.parametrize("restarts", [False, True])
 async def test_a_person_gets_each_part_once(features: frozenset[ClientFeature], restarts: bool) -> None:
-    async with AgentTester(ChangingAgent(much), client_features=features, policy=Policy(file_over_bytes=1000)) as t:
+    async with AgentTester(
+        ChangingAgent(much), client_features=features, policy=Policy(limits=PlatformLimits(file_over_bytes=1000))
+    ) as t:
         for answer in ("go", "yes", "1"):
             t.send(answer)
             await t.settled()
@@ -248,7 +250,7 @@ async def test_a_parked_request_is_not_reported_as_interrupted() -> None:
         answer = await response.ask_person("Which?", choices=["red", "blue"])
         await response.markdown(f"you took {answer.text}")
 
-    async with AgentTester(ChangingAgent(ask), policy=Policy(on_restart="report")) as t:
+    async with AgentTester(ChangingAgent(ask), policy=Policy(rules=Rules(on_restart="report"))) as t:
         await t.say("go")
         for _ in range(3):
             await t.restart(grace_s=0)
@@ -268,7 +270,7 @@ async def test_a_resumed_turn_that_is_cut_off_is_reported() -> None:
         hangs.set()
         await asyncio.Event().wait()
 
-    async with AgentTester(ChangingAgent(ask), policy=Policy(on_restart="report")) as t:
+    async with AgentTester(ChangingAgent(ask), policy=Policy(rules=Rules(on_restart="report"))) as t:
         await t.say("go")
         t.send("red")
         await asyncio.wait_for(hangs.wait(), 10)

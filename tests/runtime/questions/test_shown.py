@@ -13,7 +13,7 @@ from spade_coreason.domain.initiative.notifications import NotificationPolicy, Q
 from spade_coreason.domain.questions import ApprovalPolicy
 from spade_coreason.exceptions import ApprovalDeniedError
 from spade_coreason.storage.schema import questions
-from spade_coreason.testing import Policy
+from spade_coreason.testing import Policy, Rules
 from tests.support.deleting_agent import UNCLEAR, DeletingAgent
 from tests.support.initiative import START
 from tests.support.questions import BOB, BOSS, TESTER, ChangingAgent, asked, code_of, nothing_is_left
@@ -107,7 +107,7 @@ async def test_a_button_counts_for_its_question_only_and_at_any_time() -> None:
 
 @pytest.mark.parametrize("commands", [True, False])
 async def test_a_button_works_without_commands(commands: bool) -> None:
-    async with AgentTester(DeletingAgent(), policy=Policy(commands=commands)) as t:
+    async with AgentTester(DeletingAgent(), policy=Policy(rules=Rules(commands=commands))) as t:
         for answer in ("yes", "no"):
             t.send("delete") if answer == "yes" else None
             await t.settled()

@@ -17,7 +17,7 @@ from spade_coreason.domain.quotas import Quota, Quotas
 from spade_coreason.exceptions import PeerParkedError
 from spade_coreason.operations.host import StoppedAgent
 from spade_coreason.storage.schema import ANSWERED, inbox, parked_requests
-from spade_coreason.testing import Policy, Rules
+from spade_coreason.testing import PlatformLimits, Policy, Rules
 from tests.support.hosting import Echo
 from tests.support.initiative import START
 from tests.support.questions import BOB, BOSS, TESTER, ChangingAgent, asked, code_of, nothing_is_left, parked
@@ -44,7 +44,7 @@ async def texts(t: AgentTester, user: str | None = None) -> list[str]:
 
 
 async def test_other_turns_of_the_conversation_run_meanwhile() -> None:
-    async with AgentTester(ChangingAgent(ask_or_echo), policy=Policy(concurrency=1)) as t:
+    async with AgentTester(ChangingAgent(ask_or_echo), policy=Policy(limits=PlatformLimits(concurrency=1))) as t:
         await t.say("ask")
         for number in range(3):
             assert await t.say(f"number {number}") == [f"number {number}"]
@@ -71,7 +71,7 @@ async def test_the_conversation_may_end_meanwhile(idle: timedelta) -> None:
     def on_end(conversation_id: str, state: str) -> None:
         ended.append(state)
 
-    rules = Rules(timeout=timedelta(hours=1), max_interactions=2, cooldown=timedelta(hours=1))
+    rules = Rules(timeout_s=3600, max_interactions=2, cooldown_s=3600)
     async with AgentTester(
         ChangingAgent(ask_or_echo), policy=Policy(rules=rules), clock=lambda: START, on_conversation_end=(on_end,)
     ) as t:
@@ -87,7 +87,7 @@ async def test_the_conversation_may_end_meanwhile(idle: timedelta) -> None:
 
 
 async def test_a_conversation_that_is_full_or_cools_down_takes_the_answer() -> None:
-    rules = Rules(max_interactions=2, cooldown=timedelta(hours=1))
+    rules = Rules(max_interactions=2, cooldown_s=3600)
     async with AgentTester(ChangingAgent(ask_or_echo), policy=Policy(rules=rules), clock=lambda: START) as t:
         await t.say("ask")
         await t.say("two")

@@ -26,7 +26,7 @@ from spade_coreason.memory.erasure import erase_person
 from spade_coreason.memory.interaction.store import AgentInteractionMemory
 from spade_coreason.runtime.event_emitter import EventEmitter
 from spade_coreason.storage.backends.database import StoreTimings
-from spade_coreason.testing import Policy, Rules
+from spade_coreason.testing import PlatformLimits, Policy, Rules
 from spade_coreason.xmpp.host import HostedAgent
 from spade_coreason.xmpp.timings import ConnectionTimings
 from tests.support.errors import ExpectedErrors
@@ -395,7 +395,7 @@ async def test_data_too_long_for_a_stanza_are_cut_or_left_out(real_server: XmppS
         data = (await published_item(alice, agent.jid, "urn:xmpp:avatar:data")).text
         assert base64.b64decode(data or "") == picture.data
         assert agent.host.connection.session_count == 1
-        assert 50_000 < max(written) <= agent.runner.policy.stanza_bytes
+        assert 50_000 < max(written) <= agent.runner.policy.limits.stanza_bytes
 
 
 # What it is doing
@@ -411,7 +411,7 @@ async def test_presence_shows_how_busy_the_agent_is(
 ) -> None:
     gated_agent = GatedAgent()
     gated_agent.may_start.set()
-    policy = Policy(rules=Rules(max_interactions=0), concurrency=4)
+    policy = Policy(limits=PlatformLimits(concurrency=4), rules=Rules(max_interactions=0))
     async with (
         run_agent(gated_agent, real_server, tmp_path, policy=policy, timings=timings) as agent,
         connect_person(real_server) as alice,
