@@ -75,7 +75,7 @@ def _import(module: str) -> ModuleType:
 def make_command(name: str, operation: Operation[Any, Any]) -> click.Command:
     """Make the command of an operation."""
     needs = "It needs a running platform." if operation.needs_platform else "Works with and without a running platform."
-    needs = "" if operation.view.prefers_running else needs  # its help says what only a running one knows
+    needs = "" if operation.prefers_running else needs  # its help says what only a running one knows
     return CLICommand(
         name,
         callback=partial(run_operation, operation),
@@ -122,8 +122,8 @@ def run_operation(
             file,
             data,
             changes=operation.is_change,
-            prefers_running=view.prefers_running,
-            creates_directory=view.creates_directory,
+            prefers_running=operation.prefers_running,
+            creates_directory=operation.creates_directory,
         )
     )
     with opened as platform:
@@ -138,16 +138,16 @@ def run_operation(
         code = 0
         if as_json:
             print_json(view.dump(found) if view.dump else operation.result.dump_python(found, mode="json"))
-        elif found == [] and view.things:
-            state, things = getattr(wanted, "state", None), _fill(view.things, wanted)
+        elif found == [] and view.table.things:
+            state, things = getattr(wanted, "state", None), _fill(view.table.things, wanted)
             print_line(describe_none(platform, f"{state} {things}" if state else things))
         elif operation.name in SHOWS:
             code = SHOWS[operation.name](found) or 0
         else:
             _print_rows(view, found)
-            if view.cursor and len(found) == wanted.limit:
+            if (cursor := view.table.cursor) and len(found) == wanted.limit:
                 option = "--after" if hasattr(wanted, "after") else "--before"
-                more = f"There may be more: {option} {getattr(found[-1], view.cursor)} shows the next ones."
+                more = f"There may be more: {option} {getattr(found[-1], cursor)} shows the next ones."
                 print_line(more, stream=sys.stderr)
     return code if getattr(found, "is_complete", True) else print_stopped()
 
@@ -218,10 +218,10 @@ def _confirm(view: View, platform: PlatformAccess, values: dict[str, Any], wante
 
 
 def _print_rows(view: View, found: Any) -> None:
-    rows, columns = view.rows(found), view.columns
+    rows, columns, done = view.table.rows(found), view.table.columns, view.done
     rows = rows if isinstance(rows, list | tuple) else [rows]
-    if text := view.done:
-        texts = [view.unchanged if view.unchanged and not row.is_changed else text for row in rows]
+    if done:
+        texts = [done[not row.is_changed] if isinstance(done, tuple) else done for row in rows]
         for found in map(_fill, texts, rows):
             for line in [found] if isinstance(found, str) else found:
                 print_line(line)
@@ -229,7 +229,7 @@ def _print_rows(view: View, found: Any) -> None:
         print_json(found)
     else:
         titles = [column if isinstance(column, str) else column[0] for column in columns]
-        print_table(titles, [[_make_cell(column, row) for column in columns] for row in rows], texts=view.texts)
+        print_table(titles, [[_make_cell(column, row) for column in columns] for row in rows], texts=view.table.texts)
 
 
 def _fill(text: Text, values: Any) -> Any:

@@ -155,7 +155,7 @@ def restart_episode(status: ConversationStatus, now: datetime) -> ConversationSt
 
 def apply_idle_timeout(status: ConversationStatus, now: datetime, rules: Rules) -> ConversationStatus:
     """Return the status after its timeout if no message came for that long, else the same object."""
-    timeout_s = rules.timeout_s
-    if status.state is not _ACTIVE or not timeout_s or (now - status.last_interaction).total_seconds() < timeout_s:
+    timeout = rules.timeout
+    if status.state is not _ACTIVE or not timeout or now - status.last_interaction < timeout:
         return status
     return replace(status, state=TRANSITIONS[status.state][Trigger.IDLE])

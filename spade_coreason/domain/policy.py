@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Annotated, Any, Literal
+from functools import cached_property
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
@@ -165,6 +166,16 @@ class Rules(Section):
     override this for themselves.
     """
     retention: Retention = Retention()
+
+    @cached_property
+    def timeout(self) -> timedelta:
+        """`timeout_s`, which each message is compared with."""
+        return timedelta(seconds=self.timeout_s)
+
+    def __copy__(self) -> Self:
+        copied = super().__copy__()
+        copied.__dict__.pop("timeout", None)  # `model_copy` may change `timeout_s`
+        return copied
 
 
 @dataclass(frozen=True, slots=True)

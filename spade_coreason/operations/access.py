@@ -16,7 +16,7 @@ from ..exceptions import ConfigError
 from .definition import OPERATORS, Call, OfAgents, operation
 from .host import select_agent, stored_agents
 from .sessions import OfPerson
-from .view import PERSON_FIELD, Slash, View
+from .view import PERSON_FIELD, Slash, TableView, View
 
 AccessState: TypeAlias = Literal["admitted", "rejected", "waiting", "refused"]
 
@@ -45,11 +45,10 @@ class AccessDecision:
 @operation(
     "access.list",
     OPERATORS,
+    prefers_running=True,
     view=View(
         examples=["access list --agent notes"],
-        things="people beyond the rules",
-        columns=["agent", "person", "state"],
-        prefers_running=True,
+        table=TableView("people beyond the rules", columns=["agent", "person", "state"]),
         links=["sessions.list", "access.admit", "access.reject"],
         beside=["access.admit"],
     ),

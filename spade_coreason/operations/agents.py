@@ -12,7 +12,7 @@ from ..domain.texts.translation import N_
 from ..exceptions import ConfigError
 from .definition import EVERYBODY, OPERATORS, About, Call, OfAgents, operation
 from .host import describe_agents, select_agent, select_agents
-from .view import Slash, View
+from .view import Slash, TableView, View
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +32,7 @@ class AgentPause:
         command="pause",
         examples=["pause notes"],
         given=["agent"],
-        done="{agent} is paused.",
-        unchanged="{agent} was paused already.",
+        done=("{agent} is paused.", "{agent} was paused already."),
         slash=Slash(
             name="pause",
             description=N_("pause: start no new answers, and store every message"),
@@ -62,8 +61,7 @@ async def pause_agents(call: Call, arguments: OfAgents) -> list[AgentPause]:
         command="resume",
         examples=["resume notes"],
         given=["agent"],
-        done="{agent} continues.",
-        unchanged="{agent} was not paused.",
+        done=("{agent} continues.", "{agent} was not paused."),
         slash=Slash(
             name="resume",
             description=N_("continue after a pause"),
@@ -93,20 +91,22 @@ class ListUsage(OfAgents):
 @operation(
     "quotas.list",
     EVERYBODY,
+    prefers_running=True,
     view=View(
         command="quotas",
         examples=["quotas notes", "quotas notes --person alice@example.org"],
         given=["agent"],
-        columns=[
-            ("holder", lambda usage: usage.holder or "everybody"),
-            ("kind", lambda usage: usage.role or usage.scope),
-            ("messages", lambda usage: f"{usage.messages:,}"),
-            ("quota", lambda usage: f"{usage.messages_per_day:,}" if usage.messages_per_day else "none"),
-            ("bytes", lambda usage: f"{usage.bytes:,}"),
-            ("quota of bytes", lambda usage: f"{usage.bytes_per_day:,}" if usage.bytes_per_day else "none"),
-            ("refused", lambda usage: f"{usage.refused:,}"),
-        ],
-        prefers_running=True,
+        table=TableView(
+            columns=[
+                ("holder", lambda usage: usage.holder or "everybody"),
+                ("kind", lambda usage: usage.role or usage.scope),
+                ("messages", lambda usage: f"{usage.messages:,}"),
+                ("quota", lambda usage: f"{usage.messages_per_day:,}" if usage.messages_per_day else "none"),
+                ("bytes", lambda usage: f"{usage.bytes:,}"),
+                ("quota of bytes", lambda usage: f"{usage.bytes_per_day:,}" if usage.bytes_per_day else "none"),
+                ("refused", lambda usage: f"{usage.refused:,}"),
+            ]
+        ),
         links=["sessions.list", "memory.recall", "people.export", "people.delete"],
     ),
 )

@@ -17,7 +17,7 @@ from ..exceptions import ConfigError
 from .definition import PLATFORM_TRAIL, About, Call, OfAgents, operation
 from .host import OperationHost, stored_agents
 from .lists import read_time
-from .view import View, read_moment
+from .view import TableView, View, read_moment
 
 if TYPE_CHECKING:
     from ..storage import AuditRecord, AuditTrail
@@ -72,15 +72,17 @@ class ListEntries(OfAgents):
     "audit.list",
     view=View(
         examples=["audit list --agent assistant --limit 20", "audit list --action agents.pause --since 2026-11-01"],
-        things="audit entries",
+        table=TableView(
+            "audit entries",
+            columns=[
+                "agent",
+                "number",
+                ("when", lambda one: "forgotten" if one.entry is None else read_moment(str(one.entry.get("timestamp", "")))),
+                *map(_of_entry, ("actor", "action", "resource", "outcome")),
+                "person",
+            ],
+        ),
         beside=["audit.verify"],
-        columns=[
-            "agent",
-            "number",
-            ("when", lambda one: "forgotten" if one.entry is None else read_moment(str(one.entry.get("timestamp", "")))),
-            *map(_of_entry, ("actor", "action", "resource", "outcome")),
-            "person",
-        ],
         dump=lambda found: list(map(_dump_entry, found)),
     ),
 )
@@ -133,7 +135,7 @@ class VerifyTrails(OfAgents):
     "audit.verify",
     view=View(
         examples=["audit verify", "audit verify --agent assistant --through 5f1c…"],
-        things="audit entries",
+        table=TableView("audit entries"),
         dump=lambda found: {one.agent: {"ok": not one.problems, **asdict(one)} for one in found},
     ),
 )

@@ -28,8 +28,7 @@ class ChangedConversation:
     OPERATORS,
     is_change=True,
     view=View(
-        done="The conversation {conversation_id} is ended.",
-        unchanged="The conversation {conversation_id} is not active.",
+        done=("The conversation {conversation_id} is ended.", "The conversation {conversation_id} is not active."),
         slash=Slash(
             name="end",
             description=N_("end a conversation of any person"),

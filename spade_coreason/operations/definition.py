@@ -173,6 +173,10 @@ class Operation(Generic[A, R]):
     """True if it changes stored data. It is in the audit trail then, and only one process may do it."""
     needs_platform: bool
     """True if it is about what runs, so that it needs a running platform."""
+    prefers_running: bool
+    """True if a running platform knows more than the stored data, although nothing is changed."""
+    creates_directory: bool
+    """True if the data directory is created where there is none: it may be the first that is stored."""
     max_request_bytes: int
     timeout_s: float | None
     """The time that a caller of the running platform waits; None for work without a limit."""
@@ -276,6 +280,8 @@ def operation(
     *,
     is_change: bool = False,
     needs_platform: bool = False,
+    prefers_running: bool = False,
+    creates_directory: bool = False,
     max_request_bytes: int = _MAX_REQUEST_BYTES,
     timeout_s: float | None = None,
     view: View = HIDDEN,
@@ -289,6 +295,8 @@ def operation(
             callers=callers,
             is_change=is_change,
             needs_platform=needs_platform,
+            prefers_running=prefers_running,
+            creates_directory=creates_directory,
             max_request_bytes=max_request_bytes,
             timeout_s=timeout_s,
             view=view,

@@ -13,7 +13,7 @@ from ..exceptions import ConfigError
 from .definition import Call, OfAgents, operation
 from .host import OperationHost, stored_agents
 from .lists import Limit, Page, load_newest, raise_missing
-from .view import View, moment
+from .view import TableView, View, moment
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +58,17 @@ def _dump(one: IncidentContents, *, has_texts: bool = False) -> dict[str, Any]:
 @operation(
     "incidents.list",
     view=View(
-        things="incidents",
-        cursor="id",
-        columns=[
-            "id",
-            ("agent", "agent_id"),
-            ("time", moment("occurred_at")),
-            ("type", lambda one: load_error_chain(one.errors)[-1].short_type),
-            ("place", _find_place),
-        ],
+        table=TableView(
+            "incidents",
+            cursor="id",
+            columns=[
+                "id",
+                ("agent", "agent_id"),
+                ("time", moment("occurred_at")),
+                ("type", lambda one: load_error_chain(one.errors)[-1].short_type),
+                ("place", _find_place),
+            ],
+        ),
         dump=lambda found: list(map(_dump, found)),
         links=["incidents.show", "incidents.messages"],
     ),

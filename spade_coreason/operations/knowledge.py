@@ -12,7 +12,7 @@ from ..contracts.times import format_rfc3339
 from ..exceptions import ConfigError
 from .definition import About, Call, OfAgents, operation
 from .host import OperationHost, owner_of, select_agent
-from .view import View, count, moment
+from .view import TableView, View, count, moment
 
 MAX_TEXT_REQUEST_BYTES = 80 * 1024 * 1024
 """The largest file of a document has 64 MiB, and JSON escapes some of its characters."""
@@ -88,9 +88,11 @@ class OfKnowledge(OfAgents):
     view=View(
         examples=["knowledge list notes"],
         given=["agent"],
-        things="documents",
-        columns=["document", "passages", "characters", ("added", moment("added_at"))],
-        rows=lambda found: found.documents,
+        table=TableView(
+            "documents",
+            columns=["document", "passages", "characters", ("added", moment("added_at"))],
+            rows=lambda found: found.documents,
+        ),
         dump=lambda found: list(map(asdict, found.documents)),
         links=["knowledge.remove"],
         beside=["knowledge.search", "knowledge.add"],
@@ -127,8 +129,11 @@ class SearchKnowledge(OfKnowledge):
             "knowledge search notes refund --threshold 0.5",
         ],
         given=["agent", "query"],
-        things=lambda wanted: (
-            f"passages with a score of {wanted.threshold:g} or more{'; try a lower --threshold' if wanted.threshold else ''}"
+        table=TableView(
+            lambda wanted: (
+                f"passages with a score of {wanted.threshold:g} or more"
+                + ("; try a lower --threshold" if wanted.threshold else "")
+            )
         ),
         role="content",
     ),

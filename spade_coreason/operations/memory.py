@@ -11,7 +11,7 @@ from ..exceptions import ConfigError, StoreError
 from .definition import PERSON, About, Call, OfAgents, operation
 from .host import OperationHost, owner_of, select_agent, select_agents
 from .lists import choose_one
-from .view import View, count
+from .view import TableView, View, count
 
 if TYPE_CHECKING:
     from ..memory import AgentInteractionMemory
@@ -63,14 +63,16 @@ def _count_entries(found: CopiedEntries) -> str:
     "memory.list",
     view=View(
         examples=["memory list --agent notes"],
-        things="interaction memories",
-        columns=[
-            ("agent", "agent_id"),
-            ("conversation", "conversation_id"),
-            ("entries", lambda one: len(one.information)),
-            ("newest", lambda one: " ".join(one.information[-1].split())[:_SHOWN_CHARACTERS]),
-        ],
-        texts=["newest"],
+        table=TableView(
+            "interaction memories",
+            columns=[
+                ("agent", "agent_id"),
+                ("conversation", "conversation_id"),
+                ("entries", lambda one: len(one.information)),
+                ("newest", lambda one: " ".join(one.information[-1].split())[:_SHOWN_CHARACTERS]),
+            ],
+            texts=["newest"],
+        ),
         links=["memory.show", "memory.clear"],
         role="content",
     ),

@@ -18,7 +18,7 @@ from .definition import EVERYBODY, OPERATORS, PLATFORM_TRAIL, About, Arguments, 
 from .host import OperationHost, RunningAgent, stored_agents
 from .lists import Limit, read_time
 from .sessions import AgentErasure, describe_deleted
-from .view import PERSON_FIELD, Slash, View, moment
+from .view import PERSON_FIELD, Slash, TableView, View, moment
 
 T = TypeVar("T")
 
@@ -65,9 +65,11 @@ class ListedPerson:
     OPERATORS,
     view=View(
         examples=["people list --agent notes"],
-        things="people",
-        cursor="last_interaction",
-        columns=["person", "agents", "conversations", "turns", ("last", moment("last_interaction"))],
+        table=TableView(
+            "people",
+            cursor="last_interaction",
+            columns=["person", "agents", "conversations", "turns", ("last", moment("last_interaction"))],
+        ),
         links=["sessions.list", "sessions.export", "people.delete"],
     ),
 )

@@ -15,7 +15,7 @@ from ..exceptions import StoreError
 from .definition import OPERATORS, PLATFORM_TRAIL, Arguments, Call, NoArguments, OfAgents, operation
 from .host import RunningAgent, select_agents
 from .status import PlatformStatus, RunningTurn
-from .view import View
+from .view import TableView, View
 
 LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
 LOG_LEVELS: tuple[LogLevel, ...] = get_args(LogLevel)
@@ -45,13 +45,15 @@ class ListedAgent:
     view=View(
         command="agents",
         examples=["agents", "agents --data /var/lib/agents --json"],
-        columns=[
-            ("agent", "jid"),
-            "state",
-            ("capabilities", lambda one: ", ".join(each.name for each in one.card.capabilities) if one.card else ""),
-            ("description", lambda one: one.card.description if one.card else ""),
-        ],
-        texts=["description"],
+        table=TableView(
+            columns=[
+                ("agent", "jid"),
+                "state",
+                ("capabilities", lambda one: ", ".join(each.name for each in one.card.capabilities) if one.card else ""),
+                ("description", lambda one: one.card.description if one.card else ""),
+            ],
+            texts=["description"],
+        ),
         dump=lambda found: [{"jid": one.jid, "state": one.state, **(dump_card(one.card) if one.card else {})} for one in found],
         links=["turns.list", "sessions.list", "agents.pause", "agents.resume"],
     ),
@@ -78,15 +80,17 @@ def _format_age(turn: RunningTurn) -> str:
     needs_platform=True,
     timeout_s=5.0,
     view=View(
-        things="running answers",
-        columns=[
-            "agent",
-            "person",
-            ("conversation", "conversation_id"),
-            ("runs", _format_age),
-            ("last step", "last_step"),
-            ("waits in", "waits_in"),
-        ],
+        table=TableView(
+            "running answers",
+            columns=[
+                "agent",
+                "person",
+                ("conversation", "conversation_id"),
+                ("runs", _format_age),
+                ("last step", "last_step"),
+                ("waits in", "waits_in"),
+            ],
+        ),
         links=["sessions.show"],
         refresh_s=2.0,
     ),
@@ -114,10 +118,7 @@ class SetLogLevel(Arguments):
     is_change=True,
     needs_platform=True,
     view=View(
-        command="log",
-        examples=["log", "log debug"],
-        given=["level"],
-        done=lambda level: f"The level of the log is {level}.",
+        command="log", examples=["log", "log debug"], given=["level"], done=lambda level: f"The level of the log is {level}."
     ),
 )
 async def set_log_level(call: Call, arguments: SetLogLevel) -> str:

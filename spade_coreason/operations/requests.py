@@ -17,7 +17,7 @@ from .. import storage
 from ..contracts.times import format_rfc3339
 from .definition import About, Call, OfAgents, operation
 from .lists import Page, find_row, load_newest, raise_missing
-from .view import View, moment
+from .view import TableView, View, moment
 
 RequestState: TypeAlias = Literal["failed", "waiting", "parked"]
 """The states of requests: "failed" have ended the platform; "waiting" are not answered yet, and their turns may run; "parked"
@@ -67,9 +67,11 @@ class ListRequests(Page):
     "requests.list",
     view=View(
         examples=["requests list --agent notes", "requests list --state waiting"],
-        things="requests",
-        cursor="id",
-        columns=["id", ("agent", "agent_id"), "sender", "crashes", "stops", ("received", moment("received_at"))],
+        table=TableView(
+            "requests",
+            cursor="id",
+            columns=["id", ("agent", "agent_id"), "sender", "crashes", "stops", ("received", moment("received_at"))],
+        ),
         links=["requests.show", "requests.retry", "requests.drop"],
     ),
 )

@@ -22,7 +22,7 @@ from ..exceptions import ConfigError
 from .definition import EVERYBODY, PERSON, About, Call, OfAgents, operation
 from .host import OperationHost, select_agent, select_agents, stored_agents
 from .lists import Page, choose_one, load_newest
-from .view import Slash, View, count, moment
+from .view import Slash, TableView, View, count, moment
 
 ListedState: TypeAlias = Literal["active", "completed", "error", "timeout", "max_interactions_reached"]
 """The states of conversations. The class of these values would need pydantic, which a command of the terminal does without."""
@@ -117,15 +117,17 @@ class ListSessions(Page):
     EVERYBODY,
     view=View(
         examples=["sessions list --agent notes --person alice@example.org"],
-        things="sessions",
-        cursor="last_interaction",
-        columns=[
-            ("agent", "agent_id"),
-            ("person", "user_id"),
-            ("conversation", "conversation_id"),
-            "turns",
-            ("last", moment("last_interaction")),
-        ],
+        table=TableView(
+            "sessions",
+            cursor="last_interaction",
+            columns=[
+                ("agent", "agent_id"),
+                ("person", "user_id"),
+                ("conversation", "conversation_id"),
+                "turns",
+                ("last", moment("last_interaction")),
+            ],
+        ),
         slash=Slash(
             name="all",
             description=N_("list the conversations of all people with me, the newest first"),
@@ -263,7 +265,7 @@ def _ask_to_clear(wanted: ClearSessions, targets: Targets) -> str:
         question=_ask_to_clear,
         asks=find_targets,
         progress="deleting",
-        rows=lambda found: found.erasures,
+        table=TableView(rows=lambda found: found.erasures),
         done=lambda one: describe_erasure(one),
     ),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from datetime import datetime
 from typing import Any, Literal, TypeAlias
 
@@ -37,6 +37,22 @@ class Slash:
     """The reply if an argument matches nothing, with the arguments in braces. By default that is the error."""
 
 
+@dataclass(frozen=True, slots=True)
+class TableView:
+    """The rows of a result as a table."""
+
+    things: Text = ""
+    """The noun for its rows, for an empty list."""
+    _: KW_ONLY
+    columns: Sequence[Column] = ()
+    texts: Collection[str] = ()
+    """The titles of the columns with running text."""
+    rows: Callable[[Any], Any] = lambda found: found
+    """Return the rows of a result."""
+    cursor: str = ""
+    """The attribute of the last row behind which the next page begins; "" if there is none."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
     """The form of an operation in the terminal. Its help is the docstring of its function."""
@@ -47,25 +63,12 @@ class View:
     """Lines of the terminal without the name of the program. An operation without any has no command of its own."""
     given: Sequence[str] = ()
     """The arguments that a command has by their places. The others are options."""
-    creates_directory: bool = False
-    """True if the data directory is created where there is none: it may be the first that is stored."""
-    prefers_running: bool = False
-    """True if a running platform knows more than the stored data, although nothing is changed."""
-    things: Text = ""
-    """The noun for its rows, for an empty list."""
-    columns: Sequence[Column] = ()
-    texts: Collection[str] = ()
-    """The titles of the columns with running text."""
-    rows: Callable[[Any], Any] = lambda found: found
-    """Return the rows of a result."""
+    table: TableView = TableView()
     dump: Callable[[Any], object] | None = None
     """The result as a value for JSON, if it is not that of the type of the result."""
-    cursor: str = ""
-    """The attribute of the last row behind which the next page begins; "" if there is none."""
-    done: Text = ""
-    """The line after a change, or for a row in place of columns; one for each row of a list."""
-    unchanged: str = ""
-    """The line if `is_changed` of a row is False."""
+    done: Text | tuple[str, str] = ""
+    """The line after a change, or for a row in place of columns; one for each row of a list. Of two, the second one is for rows
+    whose `is_changed` is False."""
     question: str | Callable[..., str] = ""
     """The action to confirm, such as "delete the request {id}". A function gets the arguments and the result of `asks`, and
     returns "" if there is nothing to confirm."""

@@ -379,18 +379,19 @@ async def test_what_is_about_a_running_platform_says_that_none_runs(name: str, t
 @pytest.mark.parametrize("name", [name for name, found in OPERATIONS.items() if found.view is not HIDDEN])
 def test_a_view_names_what_there_is(name: str) -> None:
     operation, view = OPERATIONS[name], OPERATIONS[name].view
+    table = view.table
     assert {*view.links, *view.beside} <= OPERATIONS.keys() - {name}
     if name.endswith(".list"):
-        assert view.columns or view.done or name in SHOWS
+        assert table.columns or view.done or name in SHOWS
     assert set(view.given) <= {one.name for one in operation.arguments}
-    titles = [column if isinstance(column, str) else column[0] for column in view.columns]
+    titles = [column if isinstance(column, str) else column[0] for column in table.columns]
     assert len(set(titles)) == len(titles)
-    assert set(view.texts) <= set(titles)
+    assert set(table.texts) <= set(titles)
     kinds: dict[str, list[type]] = {"knowledge.list": [StoredDocument]}
-    [row] = kinds.get(name) or (get_args(operation._hints["return"]) if view.columns or view.cursor else [object])
-    sources = [column if isinstance(column, str) else column[1] for column in view.columns]
+    [row] = kinds.get(name) or (get_args(operation._hints["return"]) if table.columns or table.cursor else [object])
+    sources = [column if isinstance(column, str) else column[1] for column in table.columns]
     assert {source for source in sources if isinstance(source, str)} <= set(getattr(row, "__dataclass_fields__", sources))
-    assert {view.cursor} - {""} <= set(getattr(row, "__dataclass_fields__", ()))
+    assert {table.cursor} - {""} <= set(getattr(row, "__dataclass_fields__", ()))
     if view.slash is not None:
         assert {field.name for field in view.slash.fields} <= {one.name for one in operation.arguments}
     assert bool(view.asks) <= bool(view.question)

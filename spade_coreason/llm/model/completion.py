@@ -47,9 +47,10 @@ class ToolCall:
     arguments: str = ""
     refusal: str = ""
     extra_fields: dict[str, Any] = field(default_factory=dict)
-    """Fields that its server has added, such as Gemini's thought signature. They go back as they came."""
-    extra_pieces: dict[str, list[Any]] = field(default_factory=dict)
-    """The pieces of such fields, while a stream has not ended."""
+    """Fields that its server has added, such as Gemini's thought signature. They go back as they came.
+
+    While a stream has not ended, each is a list of its pieces.
+    """
 
     @property
     def message(self) -> dict[str, Any]:
@@ -72,6 +73,19 @@ class ToolCall:
 
 
 @dataclass(slots=True)
+class _Stream:
+    """The state of a stream of chunks."""
+
+    choice_index: int | None = None
+    texts: list[str] = field(default_factory=list)
+    text_joiner: SurrogateJoiner = field(default_factory=SurrogateJoiner)
+    reasoning_joiner: SurrogateJoiner = field(default_factory=SurrogateJoiner)
+    call_ids: set[str] = field(default_factory=set)
+    latest_by_index: dict[int, ToolCall] = field(default_factory=dict)
+    by_id: dict[tuple[int, str], ToolCall] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
 class Completion:
     """One answer of a model. `finish_reason` is None until its end; `usage` has the server's token counts, if it sent any."""
 
@@ -84,20 +98,13 @@ class Completion:
     character_count: int = 0
     """Characters of its text, its reasoning and its tool calls."""
     extra_fields: dict[str, Any] = field(default_factory=dict)
-    """Fields of the message that its server has added, such as `reasoning_content`."""
+    """Fields of the message that its server has added, such as `reasoning_content`; in pieces, as those of a call."""
     error: Any = None
     """The error that the server has sent with the finish reason "error"."""
     is_done: bool = False
     """True if the server has said that the answer is complete, with a finish reason or without."""
     thoughts: ThoughtSplitter = field(default_factory=ThoughtSplitter)
-    _extra_pieces: dict[str, list[Any]] = field(default_factory=dict)
-    _choice_index: int | None = None
-    _texts: list[str] = field(default_factory=list)
-    _text_joiner: SurrogateJoiner = field(default_factory=SurrogateJoiner)
-    _reasoning_joiner: SurrogateJoiner = field(default_factory=SurrogateJoiner)
-    _ids: set[str] = field(default_factory=set)
-    _latest_by_index: dict[int, ToolCall] = field(default_factory=dict)
-    _by_id: dict[tuple[int, str], ToolCall] = field(default_factory=dict)
+    _stream: _Stream = field(default_factory=_Stream)
 
     def dump(self) -> dict[str, Any]:
         """Return a completion that has ended as JSON, for the journal of the turn."""
@@ -141,9 +148,9 @@ class Completion:
                 self.finish_reason, self.error = "error", error
             return "", ""
         choice = choices[0]
-        number = getattr(choice, "index", None) or 0
-        self._choice_index = number if self._choice_index is None else self._choice_index
-        if number != self._choice_index:
+        number, stream = getattr(choice, "index", None) or 0, self._stream
+        stream.choice_index = number if stream.choice_index is None else stream.choice_index
+        if number != stream.choice_index:
             return "", ""  # a further answer, which was not requested
         if choice.finish_reason:
             self._finish(str(choice.finish_reason), choice)
@@ -153,10 +160,10 @@ class Completion:
         for fragment in delta.tool_calls or ():
             self._add_call_fragment(fragment)
         text, reasoning = split_content(delta.content or getattr(delta, "refusal", None))
-        text = self._text_joiner.feed(text)
+        text = stream.text_joiner.feed(text)
         extra_characters = 0
         if extra := getattr(delta, "model_extra", None):
-            extra_characters = _add_pieces(self._extra_pieces, extra)
+            extra_characters = _add_pieces(self.extra_fields, extra)
             # DeepSeek and vLLM use the first name, Ollama and OpenRouter the second.
             given = extra.get("reasoning_content") or extra.get("reasoning")
             reasoning += given if isinstance(given, str) else ""
@@ -164,8 +171,8 @@ class Completion:
         if text:
             text, thought = self.thoughts.feed(text)
             reasoning += thought
-            self._texts.append(text)
-        return text, self._reasoning_joiner.feed(reasoning)
+            stream.texts.append(text)
+        return text, stream.reasoning_joiner.feed(reasoning)
 
     def truncate(self) -> None:
         """End a completion that is too long, and drop its tool calls."""
@@ -175,11 +182,10 @@ class Completion:
     def close(self) -> tuple[str, str]:
         """End the completion after the last chunk, and return the rest of its text and of its reasoning."""
         text, thought = self.thoughts.end(is_truncated=self.finish_reason == "length")
-        self._texts.append(text)
-        self.text = "".join(self._texts)
-        self.extra_fields = _join_pieces(self._extra_pieces)
+        self.text = "".join([*self._stream.texts, text])
+        self.extra_fields = _join_pieces(self.extra_fields)
         for call in self.tool_calls:
-            call.extra_fields = _join_pieces(call.extra_pieces)
+            call.extra_fields = _join_pieces(call.extra_fields)
         if self.finish_reason is None and self.is_done and (self.text or self.tool_calls):
             self.finish_reason = "stop"  # some servers leave it out
         return text, thought
@@ -197,7 +203,7 @@ class Completion:
         key = (index, require_text(fragment.id))
         function = fragment.function
         name, arguments = (require_text(function.name), require_text(function.arguments)) if function is not None else ("", "")
-        call = self._by_id.get(key) or self._latest_by_index.get(index)
+        call = self._stream.by_id.get(key) or self._stream.latest_by_index.get(index)
         if call is None or self._is_new_call(call, key, name, arguments):
             call = self._start_call(key)
         call.name = call.name or name
@@ -205,9 +211,9 @@ class Completion:
         self.character_count += len(name) + len(arguments)
         if extra := getattr(fragment, "model_extra", None):
             extra = {name: value for name, value in extra.items() if name != "index"}  # of a call that comes whole
-            self.character_count += _add_pieces(call.extra_pieces, extra)
+            self.character_count += _add_pieces(call.extra_fields, extra)
         if extra := getattr(function, "model_extra", None):
-            self.character_count += _add_pieces(call.extra_pieces, {"function": extra})
+            self.character_count += _add_pieces(call.extra_fields, {"function": extra})
 
     def _is_new_call(self, call: ToolCall, key: tuple[int, str], name: str, arguments: str) -> bool:
         """True if a fragment with the index of a call starts another one.
@@ -216,20 +222,20 @@ class Completion:
         """
         if not (name and call.name):
             return False
-        return bool(key[1] and key not in self._by_id) or bool(
+        return bool(key[1] and key not in self._stream.by_id) or bool(
             arguments and call.arguments and call.parsed_arguments is not None
         )
 
     def _start_call(self, key: tuple[int, str]) -> ToolCall:
         index, call_id = key
-        if not call_id or call_id in self._ids:
+        if not call_id or call_id in self._stream.call_ids:
             call_id = f"{call_id or 'call'}_{len(self.tool_calls)}"
-        self._ids.add(call_id)
+        self._stream.call_ids.add(call_id)
         call = ToolCall(call_id)
         self.tool_calls.append(call)
-        self._latest_by_index[index] = call
+        self._stream.latest_by_index[index] = call
         if key[1]:
-            self._by_id[key] = call
+            self._stream.by_id[key] = call
         self.character_count += len(call_id)
         return call
 

@@ -27,7 +27,7 @@ from ...domain.texts.translation import translate, use_language
 from ...exceptions import ConfigError
 from ..definition import About, Arguments, Call, NoArguments, operation
 from ..host import OperationHost
-from ..view import View
+from ..view import TableView, View
 from .named_secrets import (
     KEEP_S,
     OverlapSeconds,
@@ -125,6 +125,7 @@ class RotateKey(Arguments):
 @operation(
     "keys.create",
     is_change=True,
+    creates_directory=True,
     view=View(
         examples=[
             "keys create website --agent notes",
@@ -132,7 +133,6 @@ class RotateKey(Arguments):
             "keys create ci --agent release --expires never > secret.txt",
         ],
         given=["name"],
-        creates_directory=True,
     ),
 )
 async def create_key(call: Call, arguments: NewKey) -> IssuedKey:
@@ -176,16 +176,18 @@ def _describe_agents(key: ListedKey) -> str:
     "keys.list",
     view=View(
         examples=["keys list"],
-        things="keys",
-        columns=[
-            "name",
-            ("agents", _describe_agents),
-            ("for", lambda key: key.account or ("people of a front end" if key.users_by_header else "itself")),
-            ("created", "created_at"),
-            ("expires", lambda key: key.expires_at or "never"),
-            ("last used", lambda key: key.last_used_at or "never"),
-            "state",
-        ],
+        table=TableView(
+            "keys",
+            columns=[
+                "name",
+                ("agents", _describe_agents),
+                ("for", lambda key: key.account or ("people of a front end" if key.users_by_header else "itself")),
+                ("created", "created_at"),
+                ("expires", lambda key: key.expires_at or "never"),
+                ("last used", lambda key: key.last_used_at or "never"),
+                "state",
+            ],
+        ),
         links=["keys.rotate", "keys.revoke"],
         beside=["keys.create", "webhooks.list"],
     ),

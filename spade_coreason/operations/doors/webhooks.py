@@ -17,7 +17,7 @@ from ...contracts.times import utc_now
 from ...domain.callers import webhook_address
 from ...exceptions import ConfigError
 from ..definition import About, Arguments, Call, NoArguments, operation
-from ..view import View
+from ..view import TableView, View
 from .named_secrets import (
     KEEP_S,
     OverlapSeconds,
@@ -112,10 +112,10 @@ class RotateWebhook(Arguments):
 @operation(
     "webhooks.create",
     is_change=True,
+    creates_directory=True,
     view=View(
         examples=["webhooks create ci release-bot", "webhooks create repo release-bot --kind github > secret.txt"],
         given=["name", "agent"],
-        creates_directory=True,
     ),
 )
 async def create_webhook(call: Call, arguments: NewWebhook) -> IssuedWebhook:
@@ -145,16 +145,18 @@ async def create_webhook(call: Call, arguments: NewWebhook) -> IssuedWebhook:
     "webhooks.list",
     view=View(
         examples=["webhooks list"],
-        things="webhooks",
-        columns=[
-            "name",
-            "agent",
-            "kind",
-            "thread",
-            ("bodies", lambda one: f"{one.bodies:,} of {one.max_bodies:,}" if one.kind == "github" else ""),
-            ("secret of", "issued_at"),
-            "state",
-        ],
+        table=TableView(
+            "webhooks",
+            columns=[
+                "name",
+                "agent",
+                "kind",
+                "thread",
+                ("bodies", lambda one: f"{one.bodies:,} of {one.max_bodies:,}" if one.kind == "github" else ""),
+                ("secret of", "issued_at"),
+                "state",
+            ],
+        ),
         links=["webhooks.rotate", "webhooks.revoke"],
         beside=["webhooks.create"],
     ),

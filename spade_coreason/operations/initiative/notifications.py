@@ -15,7 +15,7 @@ from ...exceptions import ConfigError
 from ..definition import About, Call, operation
 from ..host import OperationHost
 from ..lists import OfId, Page, find_row, load_newest, raise_missing
-from ..view import View, format_time, short_id
+from ..view import TableView, View, format_time, short_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +53,12 @@ def _describe_reason(one: ListedNotification) -> str:
     "notifications.list",
     view=View(
         examples=["notifications list --agent kitchen", "notifications list --state bounced"],
-        things="notifications",
-        cursor="id",
-        columns=[("id", short_id), "agent", "person", "state", ("since", "changed_at"), ("reason", _describe_reason)],
-        texts=["reason"],
+        table=TableView(
+            "notifications",
+            cursor="id",
+            columns=[("id", short_id), "agent", "person", "state", ("since", "changed_at"), ("reason", _describe_reason)],
+            texts=["reason"],
+        ),
         links=["notifications.retry", "notifications.drop"],
     ),
 )

@@ -20,7 +20,7 @@ from ...exceptions import ConfigError
 from ..definition import OPERATORS, About, Arguments, Call, CallerKind, operation
 from ..host import OperationHost, require_agent
 from ..lists import OfId, Page, find_row, load_newest, raise_missing
-from ..view import Slash, View, format_time, short_id
+from ..view import Slash, TableView, View, format_time, short_id
 
 THE_PERSON = frozenset({CallerKind.PERSON})
 """The person who was asked. No other answers for them, not even an operator."""
@@ -98,8 +98,7 @@ def _describe_approval(one: ListedApproval) -> list[str]:
     OPERATORS,
     view=View(
         examples=["approvals list --agent refunds --state any"],
-        things="approvals",
-        cursor="id",
+        table=TableView("approvals", cursor="id"),
         done=_describe_approval,
         links=["approvals.show", "approvals.approve", "approvals.deny", "approvals.reassign"],
     ),

@@ -14,7 +14,7 @@ from ...exceptions import ConfigError
 from ..definition import PERSON, About, Call, OfAgents, operation
 from ..host import OperationHost, require_agent
 from ..lists import Limit, OfId, load_page, raise_missing
-from ..view import View, short_id
+from ..view import TableView, View, short_id
 from .notifications import find_task
 
 
@@ -50,21 +50,23 @@ class ListSchedules(OfAgents):
 
 @operation(
     "schedules.list",
+    prefers_running=True,
     view=View(
         examples=["schedules list --agent kitchen"],
-        things="schedules",
-        cursor="id",
-        columns=[
-            ("id", short_id),
-            "agent",
-            "kind",
-            ("of", lambda one: one.owner if one.owner != one.agent else ""),
-            ("due", "due_at"),
-            ("times", lambda one: f"{one.cron} {one.zone}".strip()),
-            ("state", lambda one: one.reason or (one.state if one.runs else "the agent does not run")),
-        ],
-        texts=["state"],
-        prefers_running=True,
+        table=TableView(
+            "schedules",
+            cursor="id",
+            columns=[
+                ("id", short_id),
+                "agent",
+                "kind",
+                ("of", lambda one: one.owner if one.owner != one.agent else ""),
+                ("due", "due_at"),
+                ("times", lambda one: f"{one.cron} {one.zone}".strip()),
+                ("state", lambda one: one.reason or (one.state if one.runs else "the agent does not run")),
+            ],
+            texts=["state"],
+        ),
         links=["schedules.run", "schedules.cancel"],
     ),
 )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ... import storage
 from ..definition import OPERATORS, Call, OfAgents, operation
 from ..host import stored_agents
-from ..view import View
+from ..view import TableView, View
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,9 @@ class AgentTopics:
 
 
 @operation(
-    "topics.list", OPERATORS, view=View(command="topics", examples=["topics", "topics --agent topics --json"], things="topics")
+    "topics.list",
+    OPERATORS,
+    view=View(command="topics", examples=["topics", "topics --agent topics --json"], table=TableView("topics")),
 )
 async def list_topics(call: Call, arguments: OfAgents) -> list[AgentTopics]:
     """List the topics of topic brokers and their subscribers, with what waits for them.

@@ -157,8 +157,9 @@ class RequestHandler:
         revocation: AccessRevocation,
     ) -> None:
         self._services = services
-        self._policy = services.policy
-        self._endless_rules = self._policy.rules.model_copy(update={"max_interactions": 0})
+        self._rules = services.policy.rules
+        self._max_interactions, self._shows_thoughts = self._rules.max_interactions, self._rules.thoughts
+        self._endless_rules = self._rules.model_copy(update={"max_interactions": 0})
         self._languages = languages
         self._loader = loader
         self._executor = executor
@@ -251,7 +252,7 @@ class RequestHandler:
             is_endless = kind.is_due or (
                 kind.is_program and not kind.is_page and (is_item(incoming) or incoming.thread is None)
             )
-            rules = self._endless_rules if is_endless else self._policy.rules
+            rules = self._endless_rules if is_endless else self._rules
             decision = decide_for_conversation(active, incoming, now, rules)
             if decision.status is not active.record.status:
                 active.record = active.record.with_status(decision.status)
@@ -291,7 +292,7 @@ class RequestHandler:
             return
 
         # Update
-        record, rules = active.record, self._policy.rules
+        record, rules = active.record, self._rules
         status = record.status
         is_active = status.is_active  # an operator may have ended it during the turn
         if is_active:
@@ -310,7 +311,7 @@ class RequestHandler:
         windows = services.history_windows
         stored_turn, turns, window_start = windows.append(active.turns, text, record.turns + 1, active.variables)
         window_start = max(window_start, record.window_start)
-        record = record.with_turns(status, rules.max_interactions, window_start, record.turns + 1)
+        record = record.with_turns(status, self._max_interactions, window_start, record.turns + 1)
         active.record = record  # a change during the write is stored after it
 
         # Save
@@ -372,7 +373,7 @@ class RequestHandler:
             has_live_messages,
             partial(client_features.find_chained_device, person) if has_live_messages else NO_CHAINED_DEVICE,
             queued.is_redelivered,
-            self._policy.rules.thoughts if preferences.thoughts is None else preferences.thoughts,
+            self._shows_thoughts if preferences.thoughts is None else preferences.thoughts,
             preferences.thoughts is not False,
             client_features.has_replies(incoming.sender),
         )
@@ -389,8 +390,7 @@ class RequestHandler:
         incoming = queued.incoming
         self._services.metrics.refusals["conversation"] += 1
         if outcome is Outcome.NOTICE or incoming.kind.is_program:
-            rules = self._policy.rules
-            notice = refusal_notice(active, incoming, now, rules, has_commands=rules.commands)
+            notice = refusal_notice(active, incoming, now, self._rules, has_commands=self._rules.commands)
             final_messages = output.finish(notice)
             active.echo_count = 0
         else:
@@ -421,7 +421,7 @@ class RequestHandler:
             return
         if is_stored:
             again = replace(queued, is_redelivered=True)
-            self._services.mailboxes.put_back(mailbox, again, self._policy.timings.retry_s)
+            self._services.mailboxes.put_back(mailbox, again, self._services.policy.timings.retry_s)
             return
         text = translate(
             "I cannot store anything at the moment, so your message is not stored yet."

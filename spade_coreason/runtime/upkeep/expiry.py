@@ -122,7 +122,7 @@ class ConversationExpiry:
     async def expire_idle(self) -> None:
         """End the conversations that have been idle for the idle timeout."""
         now = self._clock()
-        idle_since = now - timedelta(seconds=self._rules.timeout_s)
+        idle_since = now - self._rules.timeout
         candidates = [conversation_id for conversation_id, last_activity in self._active.items() if last_activity <= idle_since]
         idle = [conversation_id for conversation_id in candidates if not self._is_busy(conversation_id)]
         for first in range(0, len(idle), _BATCH_SIZE):
@@ -167,7 +167,7 @@ class ConversationExpiry:
 
     async def _watch_idle(self) -> None:
         """Sleep until the first conversation may have timed out; with no active conversation, until one becomes active."""
-        timeout = timedelta(seconds=self._rules.timeout_s)
+        timeout = self._rules.timeout
         purged_at = self._clock()
         # A busy conversation is checked again, but not all the time.
         min_delay_s = min(1.0, timeout.total_seconds() / 4)

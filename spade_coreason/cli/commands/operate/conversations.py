@@ -10,7 +10,7 @@ import click
 from ....exceptions import ConfigError
 from ....operations.conversations import end_conversation, reset_conversation
 from ....operations.sessions import list_sessions
-from ....operations.view import View, moment
+from ....operations.view import TableView, View, moment
 from ...completion import complete_field
 from ...context import define_command as define
 from ...operations import refuse_options
@@ -18,17 +18,19 @@ from ...views import make_parameters, run_operation
 
 _CHANGES = {"end": end_conversation, "reset": reset_conversation}
 _VIEW = View(
-    things="conversations",
-    cursor="last_interaction",
-    columns=[
-        ("agent", "agent_id"),
-        ("conversation", "conversation_id"),
-        "state",
-        ("interactions", "interaction_count"),
-        ("of", lambda one: one.max_interactions or "-"),
-        ("begun", moment("created_at")),
-        ("last", moment("last_interaction")),
-    ],
+    table=TableView(
+        "conversations",
+        cursor="last_interaction",
+        columns=[
+            ("agent", "agent_id"),
+            ("conversation", "conversation_id"),
+            "state",
+            ("interactions", "interaction_count"),
+            ("of", lambda one: one.max_interactions or "-"),
+            ("begun", moment("created_at")),
+            ("last", moment("last_interaction")),
+        ],
+    ),
     dump=lambda found: list(map(_dump, found)),
 )
 _KEYS = ("conversation_id", "state", "interaction_count", "max_interactions", "created_at", "last_interaction")
