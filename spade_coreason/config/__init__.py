@@ -7,10 +7,10 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submod_attrs={
         "files": ["read_secret_file"],
-        "importer": ["describe_error", "find_closest_name", "load_attribute", "suggest_agent_name"],
+        "importer": ["describe_error", "load_attribute", "suggest_agent_name"],
         "loader": ["load_data_dir", "load_server_settings", "load_settings"],
         "manifest_file": ["load_manifest"],
-        "mistakes": ["describe_field_mistakes"],
+        "mistakes": ["describe_mistakes", "format_key"],
         "runfile": [
             "RunFile",
             "is_platform_running",

@@ -3,7 +3,6 @@ from .files import (
 )
 from .importer import (
     describe_error as describe_error,
-    find_closest_name as find_closest_name,
     load_attribute as load_attribute,
     suggest_agent_name as suggest_agent_name,
 )
@@ -16,7 +15,8 @@ from .manifest_file import (
     load_manifest as load_manifest,
 )
 from .mistakes import (
-    describe_field_mistakes as describe_field_mistakes,
+    describe_mistakes as describe_mistakes,
+    format_key as format_key,
 )
 from .runfile import (
     RunFile as RunFile,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -16,14 +15,14 @@ from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, EnvSettingsSource
 
 from ..domain.policy import section_keys
+from ..domain.texts.enumeration import find_closest
 from ..exceptions import ConfigError
+from .mistakes import KeyPath, format_key
 from .settings import Settings, find_section
 
 PREFIX = "SPADE_COREASON_"
 REFERENCE = re.compile(r"\$(\$?)\{([^}]*)(\}?)")
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-
-KeyPath = tuple[str | int, ...]
 
 
 def variable_for(path: KeyPath) -> str:
@@ -65,8 +64,8 @@ def read_overrides(environ: Mapping[str, str]) -> dict[str, Any]:
     for variable in sorted(name for name, text in environ.items() if text and name.startswith(PREFIX)):
         first, *rest = variable.removeprefix(PREFIX).lower().split("__")
         if rest and first not in known:
-            near = difflib.get_close_matches(first, known, n=1)
-            hint = f'did you mean "{variable_for((*near, *rest))}"?' if near else "unset it"
+            near = find_closest(first, known)
+            hint = f'did you mean "{variable_for((near, *rest))}"?' if near else "unset it"
             raise ConfigError(variable, f"no such setting; {hint}")
         if (path := _find_list(first, *rest)) is not None:
             remedy = f"set {variable_for(path)} as JSON, or use ${{VAR}} in the file"
@@ -152,8 +151,3 @@ def _resolve_reference(match: re.Match[str], environ: Mapping[str, str], place: 
     if name not in environ:
         raise ConfigError(place, f"the environment variable {name} is not set; set it, or write ${{{name}:-default}}")
     return environ[name]
-
-
-def format_key(path: KeyPath) -> str:
-    """Format a key as a person writes it: agents[2].jid"""
-    return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path).removeprefix(".")

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import ast
-import difflib
 import importlib
 import os
 import pkgutil
 import re
 import sys
 import traceback
-from collections.abc import Iterable
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import module_from_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from ..domain.texts.enumeration import did_you_mean, find_closest
 from ..exceptions import ConfigError
 
 OUR_PACKAGE = __name__.partition(".")[0]
@@ -51,8 +50,8 @@ def load_attribute(spec: str, project: Path, place: str) -> Any:
     target: Any = import_module(name, project, place)
     for step in path.split("."):
         if not hasattr(target, step):
-            near = find_closest_name(step, (other for other in dir(target) if not other.startswith("_")))
-            hint = f'did you mean "{near}"?' if near else "correct the name after the colon"
+            public = (other for other in dir(target) if not other.startswith("_"))
+            hint = did_you_mean(step, public, "correct the name after the colon")
             file = getattr(sys.modules.get(name), "__file__", None) or ""
             is_in_project = not file or Path(file).resolve().is_relative_to(project.resolve())
             location = "" if is_in_project else f" ({file})"  # perhaps not the intended module
@@ -190,14 +189,9 @@ def _describe_missing_module(name: str, missing: str, project: Path) -> str:
         remedy = f"; write {above} without .py" if missing == f"{above}.py" else ""
         return f"there is no module {name}: {above} is a file, not a package{remedy}"
     path = list(parent.__path__) if above and parent is not None else [str(project)]
-    near = find_closest_name(last, (module.name for module in pkgutil.iter_modules(path)))
+    near = find_closest(last, (module.name for module in pkgutil.iter_modules(path)))
     hint = f"did you mean {name.replace(missing, f'{above}.{near}'.lstrip('.'), 1)}?" if near else PROJECT_HINT
     return f"there is no module {name} in {project}; {hint}"
 
 
 PROJECT_HINT = "run the command in its directory, or name that with --project DIR, in which -c begins then"
-
-
-def find_closest_name(name: str, names: Iterable[str]) -> str | None:
-    """Return the name among `names` that is most like `name`, or None if none is."""
-    return next(iter(difflib.get_close_matches(name, list(names), n=1)), None)

@@ -10,11 +10,12 @@ from pydantic import SecretStr, ValidationError
 
 from ..domain.jid import jid_domain
 from ..exceptions import ConfigError
-from .environment import KeyPath as Key, expand_references, format_key, merge_overrides, read_overrides, variable_for
+from .environment import expand_references, merge_overrides, read_overrides, variable_for
 from .files import read_file, read_secret_file
+from .mistakes import KeyPath, describe_mistakes, format_key
 from .relative_paths import resolve_paths
 from .settings import AgentSettings, Origin, ServerSettings, Settings
-from .validation import describe_mistakes, find_ca_file_problem, find_problems, find_warnings
+from .validation import find_ca_file_problem, find_problems, find_warnings
 
 
 def load_settings(path: Path | None, project: Path, environ: Mapping[str, str], *, logs_in: bool = True) -> Settings:
@@ -31,7 +32,7 @@ def load_settings(path: Path | None, project: Path, environ: Mapping[str, str], 
     raw = {} if path is None or file_name is None else read_file(project / path, file_name)
     overrides = read_overrides(environ)
 
-    def place(key: Key) -> str:
+    def place(key: KeyPath) -> str:
         for length in range(len(key), 0, -1):
             variable = variable_for(key[:length])
             if environ.get(variable):
@@ -46,11 +47,11 @@ def load_settings(path: Path | None, project: Path, environ: Mapping[str, str], 
     try:
         settings = Settings.model_validate(values, context={"project": project})
     except ValidationError as error:
-        mistakes = describe_mistakes(error, merge_overrides(raw, overrides, environ))
-        raise ConfigError.combine(ConfigError(place(key), problem) for key, problem in mistakes) from error
+        mistakes = describe_mistakes(error, Settings, merge_overrides(raw, overrides, environ))
+        raise ConfigError.combine(ConfigError(place(key), problem) for key, problem in mistakes.items()) from error
     settings = _with_external_domain(settings)
-    if mistakes := list(find_problems(settings, logs_in=logs_in)):
-        raise ConfigError.combine(ConfigError(place(key), problem) for key, problem in mistakes)
+    if problems := list(find_problems(settings, logs_in=logs_in)):
+        raise ConfigError.combine(ConfigError(place(key), problem) for key, problem in problems)
     if logs_in:
         agents = tuple(_with_password(agent, place(("agents", n))) for n, agent in enumerate(settings.agents))
         settings = settings.model_copy(update={"agents": agents})
@@ -73,8 +74,10 @@ def load_server_settings(path: Path, project: Path, environ: Mapping[str, str]) 
     try:
         server = Settings.model_validate(merge_overrides(section, overrides, environ), context={"project": project}).server
     except ValidationError as error:
-        mistakes = describe_mistakes(error, raw)
-        raise ConfigError.combine(ConfigError(f"{file_name}: {format_key(key)}", text) for key, text in mistakes) from error
+        mistakes = describe_mistakes(error, Settings, raw)
+        raise ConfigError.combine(
+            ConfigError(f"{file_name}: {format_key(key)}", text) for key, text in mistakes.items()
+        ) from error
     agents = raw.get("agents")
     first = agents[0] if isinstance(agents, list) and agents and isinstance(agents[0], Mapping) else {}
     if problem := find_ca_file_problem(server.tls.ca_file):
@@ -121,7 +124,7 @@ def _with_password(agent: AgentSettings, place: str) -> AgentSettings:
     return agent.model_copy(update={"password": SecretStr(password)})
 
 
-def _find_literal_passwords(raw: Mapping[str, Any]) -> list[Key]:
+def _find_literal_passwords(raw: Mapping[str, Any]) -> list[KeyPath]:
     agents = raw.get("agents")
     return [
         ("agents", number, "password")

@@ -14,7 +14,7 @@ from ..contracts.base import StrictModel
 from ..contracts.manifest import NonEmpty, Version
 from ..contracts.memory import ManifestMemory
 from ..exceptions import ConfigError
-from .mistakes import describe_field_mistakes
+from .mistakes import describe_mistakes, format_key
 
 
 class ShortManifest(StrictModel):
@@ -41,8 +41,8 @@ def load_manifest(path: str | Path) -> AgentDefinition:
     try:
         manifest = model.model_validate(data)
     except ValidationError as error:
-        field, problem = next(iter(describe_field_mistakes(error, model).items()))
-        raise ConfigError(f"{path}: {field}" if field else str(path), problem) from error
+        key, problem = next(iter(describe_mistakes(error, model).items()))
+        raise ConfigError(f"{path}: {format_key(key)}" if key else str(path), problem) from error
     return manifest if isinstance(manifest, AgentDefinition) else AgentDefinition.simple(**dict(manifest))
 
 

@@ -1,16 +1,25 @@
-"""Mistakes in a model that people write, such as a manifest or the options of an agent: its fields and one sentence each."""
+"""Mistakes in what people and programs write: settings, manifests, options and arguments. Each is a key and a sentence."""
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable, Mapping
-from typing import Any, get_args
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from types import UnionType
+from typing import Any, TypeAlias, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from ..domain.policy import section_keys
+from ..domain.texts.enumeration import did_you_mean, find_closest, join_names
+
+KeyPath: TypeAlias = tuple[str | int, ...]
+
+_MAX_DEPTH = 4
+_UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
+_SECRET = re.compile(r"\b(password|options|url)\b")
 # Messages by pydantic's error types. `{given}` is the value, unless it is secret.
-MESSAGES: Mapping[str, str] = {
+_MESSAGES: Mapping[str, str] = {
     "missing": "is missing",
     "int_type": "must be a whole number{given}",
     "int_parsing": "must be a whole number{given}",
@@ -32,69 +41,109 @@ MESSAGES: Mapping[str, str] = {
     "tuple_type": "must be a list, like [one, two]{given}",
     "invalid_key": "keys must be texts; quote the key",
     "dict_type": "must contain keys with values, like {{key: value}}{given}",
+    "dataclass_type": "must contain keys with values, like {{key: value}}{given}",
     "mapping_type": "must contain keys with values, like {{key: value}}{given}",
     "model_type": "must contain keys with values, like {{key: value}}{given}",
     "model_attributes_type": "must contain keys with values, like {{key: value}}{given}",
 }
 
 
-def describe_field_mistakes(error: ValidationError, model: type[BaseModel]) -> dict[str, str]:
-    """Return the text of each mistake by its field, unknown keys first. The field is empty for a mistake of the whole.
+def describe_mistakes(error: ValidationError, model: type = BaseModel, raw: Any = None) -> dict[KeyPath, str]:
+    """Return the text of each mistake by its key, unknown keys first. The key is empty for a mistake of the whole.
 
-    No text quotes a value, which may be a secret.
+    `model` is a model of pydantic or a dataclass. `raw` are the values as they were written. Texts quote nothing else, which
+    may be a secret. A model may have texts of its own in `MISTAKES`, by the key or by the type of the error.
     """
-    mistakes: dict[str, str] = {}
-    errors = error.errors(include_url=False, include_input=False)
-    mistyped = {details["loc"][:-1] for details in errors if details["type"] == "extra_forbidden"}
-    for details in sorted(errors, key=lambda details: details["type"] != "extra_forbidden"):
-        if details["type"] == "missing" and details["loc"][:-1] in mistyped:
-            continue  # the unknown key beside it says more
-        field, section = _find_field(details["loc"], model)
-        mistakes.setdefault(field, _describe(details, section))
+    errors = sorted(error.errors(include_url=False, include_input=False), key=lambda details: details["type"] not in _UNKNOWN)
+    mistyped = {details["loc"][:-1] for details in errors if details["type"] in _UNKNOWN}
+    mistakes: dict[KeyPath, str] = {}
+    for details in errors:
+        if details["type"] != "missing" or details["loc"][:-1] not in mistyped:  # the unknown key beside it says more
+            path, section = _locate(details["loc"], model)
+            mistakes.setdefault(path, _describe(details, path, section, model, raw))
     return mistakes
 
 
-def _find_field(path: Iterable[str | int], model: type[BaseModel]) -> tuple[str, type[BaseModel]]:
-    """Return a field as a person writes it, and the section that contains it."""
+def format_key(path: Iterable[str | int]) -> str:
+    """Format a key as a person writes it: agents[2].jid"""
+    return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path).removeprefix(".")
+
+
+def _locate(steps: Iterable[str | int], model: type) -> tuple[KeyPath, type]:
+    """Return a key as a person writes it, and the section that contains it."""
     annotation: Any = model
-    section, field = model, ""
+    section, path = model, list[str | int]()
+    for step in steps:
+        variants = list(_sections_in(annotation))
+        if step == "[key]":
+            continue
+        if not isinstance(step, int):
+            named = next((variant for variant in variants if step == variant.__name__), None)
+            if named is not None:  # pydantic's name for a member of a union
+                annotation = named
+                continue
+            section = variants[0] if variants else section
+            annotation = _keys_of(section).get(step, annotation)
+        path.append(step)
+    return tuple(path), section
+
+
+def _describe(details: ErrorDetails, path: KeyPath, section: type, model: type, raw: Any) -> str:
+    context, kind = details.get("ctx", {}), details["type"]
+    own = getattr(section, "MISTAKES", {})
+    if kind in _UNKNOWN:
+        return own.get(path[-1]) or _describe_unknown_key(path, section, model)
+    if kind == "value_error":
+        return str(context["error"])
+    value = _value_at(raw, path)
+    # A text is shown as it was written, so that the value of a variable is not disclosed.
+    given = ""
+    if value is not None and not isinstance(value, dict | list) and not _SECRET.search(format_key(path)):
+        given = f', not "{value}"' if isinstance(value, str) else f", not {str(value).lower()}"
+    if kind == "literal_error" and (choices := re.findall(r"'([^']*)'", context["expected"])):
+        hint = "" if value is None else did_you_mean(str(value).lower(), choices)
+        return f"must be {join_names(choices, 'or')}{given}{f'; {hint}' if hint else ''}"
+    if text := own.get(kind) or _MESSAGES.get(kind):
+        return str(text).format(**context, given=given)
+    text = details["msg"].replace("Input should be", "must be").replace("String should", "must")
+    return text[:1].lower() + text[1:]
+
+
+def _value_at(raw: Any, path: KeyPath) -> Any:
     for step in path:
-        if isinstance(step, int):
-            field += f"[{step}]"
-            continue
-        variants = _sections_in(annotation)
-        if any(step == variant.__name__ for variant in variants):  # pydantic's name for a member of a union
-            annotation = next(variant for variant in variants if step == variant.__name__)
-            continue
-        section = variants[0] if variants else section
-        field += f".{step}" if field else str(step)
-        annotation = _keys_of(section).get(str(step), annotation)
-    return field, section
+        try:
+            raw = raw[step]
+        except (KeyError, IndexError, TypeError):
+            return None
+    return raw
 
 
-def _describe(details: ErrorDetails, section: type[BaseModel]) -> str:
-    if details["type"] == "extra_forbidden":
-        return _describe_unknown_key(str(details["loc"][-1]), section)
-    if details["type"] == "value_error":
-        return str(details["ctx"]["error"])
-    if details["type"] in MESSAGES:
-        return MESSAGES[details["type"]].format(**details.get("ctx", {}), given="")
-    return details["msg"].replace("Input should be", "must be").replace("String should", "must")
+def _describe_unknown_key(path: KeyPath, section: type, model: type) -> str:
+    key, keys = str(path[-1]).lower().replace("-", "_"), list(_keys_of(section))
+    elsewhere = [other for other in _find_keys(model) if other[-1] == path[-1]]
+    if (len(elsewhere) == 1 or (elsewhere and len(path) == 1)) and find_closest(key, keys, 0.75) is None:
+        return f'unknown key here; did you mean "{".".join(elsewhere[0])}"?'
+    listed = ", ".join(keys)
+    return f"unknown key; {did_you_mean(key, keys, f'the keys are {listed}' if keys else 'remove it')}"
 
 
-def _keys_of(section: type[BaseModel]) -> dict[str, Any]:
-    """Return the keys of a section as they are written in a file, each with its annotation."""
-    return {field.alias or name: field.annotation for name, field in section.model_fields.items()}
+def _find_keys(section: type, above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Iterate over the keys of a section and of those in it, but not of those in lists, which are many."""
+    for key, annotation in _keys_of(section).items():
+        yield (*above, key)
+        if get_origin(annotation) in (None, Union, UnionType) and len(above) < _MAX_DEPTH:
+            for inner in _sections_in(annotation):
+                yield from _find_keys(inner, (*above, key))
 
 
-def _sections_in(annotation: Any) -> list[type[BaseModel]]:
-    """Return the models that a value of this type may be."""
+def _keys_of(section: type) -> dict[str, Any]:
+    """Return the keys of a section as they are written, each with its annotation."""
+    return section_keys(section) if issubclass(section, BaseModel) else dict(getattr(section, "__dataclass_fields__", {}))
+
+
+def _sections_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    """Iterate over the models that a value of this type may be."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [annotation]
-    return [section for inner in get_args(annotation) for section in _sections_in(inner)]
-
-
-def _describe_unknown_key(key: str, section: type[BaseModel]) -> str:
-    keys = list(_keys_of(section))
-    near = difflib.get_close_matches(key.lower().replace("-", "_"), keys, n=1)
-    return f'unknown key; did you mean "{near[0]}"?' if near else f"unknown key; the keys are {', '.join(keys)}"
+        yield annotation
+    for inner in get_args(annotation):
+        yield from _sections_in(inner)

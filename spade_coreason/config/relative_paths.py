@@ -11,7 +11,7 @@ from typing import Any, get_args
 from pydantic import BaseModel
 
 from ..domain.policy import section_keys
-from .environment import KeyPath
+from .mistakes import KeyPath
 from .setting_types import SQLITE_PREFIX
 from .settings import Settings, find_section
 

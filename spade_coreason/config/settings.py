@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType, UnionType
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin
 
 from pydantic import (
     AfterValidator,
@@ -621,6 +621,14 @@ class RoomSettings(Section):
 
 class AgentSettings(Section):
     """One agent: its account, its class and the arguments of its constructor."""
+
+    MISTAKES: ClassVar = {
+        "missing": "is missing; every agent needs it",
+        **dict.fromkeys(
+            ("isolation", "memory_mb"),
+            "is gone; remove it. An agent that blocks or crashes gets a platform and a configuration of its own",
+        ),
+    }
 
     jid: Jid
     """The address of the agent. With a resource (`echo@localhost/desk`) the agent always uses that one."""

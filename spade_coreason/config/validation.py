@@ -1,32 +1,23 @@
-"""Validation of settings: the text for a mistake in one key, and checks across several keys and of files."""
+"""Validation of settings: checks across several keys and of files."""
 
 from __future__ import annotations
 
-import difflib
-import re
 import ssl
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
-
-from pydantic import BaseModel, ValidationError
-from pydantic_core import ErrorDetails
 
 from ..domain.access import AccessPolicy
 from ..domain.avatar import read_avatar
 from ..domain.environment.installation import install_hint
 from ..domain.environment.loopback import is_loopback
 from ..domain.jid import bare_jid, jid_domain, local_part
-from ..domain.policy import section_keys
-from ..domain.texts.enumeration import join_names
-from .environment import KeyPath, format_key
-from .mistakes import MESSAGES
-from .settings import AccessSettings, AgentSettings, QuotaSettings, Settings, WebSettings, find_section
+from ..domain.texts.enumeration import did_you_mean
+from .mistakes import KeyPath
+from .settings import AccessSettings, AgentSettings, QuotaSettings, Settings, WebSettings
 
 LOCAL_DOMAIN = "localhost"
 
-_MESSAGES = {**MESSAGES, "missing": "is missing; every agent needs it"}
 _EXTRAS = {
     "web": ("starlette", "uvicorn"),
     "a2a": ("a2a",),
@@ -35,94 +26,6 @@ _EXTRAS = {
     "otel": ("opentelemetry",),
 }
 """The extras that doors, metrics and traces need, and the modules that each brings."""
-_GONE_FROM_AGENTS = ("isolation", "memory_mb")
-"""The keys of agents that were taken away."""
-_OWN_PLATFORM = "is gone; remove it. An agent that blocks or crashes gets a platform and a configuration of its own"
-SECRET = re.compile(r"\b(password|options|url)\b")
-
-
-def describe_mistakes(error: ValidationError, raw: Any) -> list[tuple[KeyPath, str]]:
-    """Return the key and the text of each mistake, unknown keys first. `raw` are the values before `${VAR}` was replaced."""
-    errors = sorted(error.errors(include_url=False), key=lambda details: details["type"] != "extra_forbidden")
-    mistyped = {details["loc"][:-1] for details in errors if details["type"] == "extra_forbidden"}
-    mistakes = []
-    for details in errors:
-        if details["type"] == "missing" and details["loc"][:-1] in mistyped:
-            continue  # the unknown key beside it says more
-        path: KeyPath = tuple(step for step in details["loc"] if step != "[key]")
-        mistakes.append((path, _describe(details, path, raw)))
-    return mistakes
-
-
-def _describe(details: ErrorDetails, path: KeyPath, raw: Any) -> str:
-    context = details.get("ctx", {})
-    match details["type"]:
-        case "extra_forbidden":
-            return _unknown_key(path)
-        case "value_error":
-            return str(context["error"])
-        case "literal_error":
-            return _unknown_choice(re.findall(r"'([^']*)'", context["expected"]), _value_at(raw, path), path)
-        case kind if kind in _MESSAGES:
-            return _MESSAGES[kind].format(**context, given=_format_given(_value_at(raw, path), path))
-        case _:
-            return details["msg"][:1].lower() + details["msg"][1:]
-
-
-def _format_given(value: Any, path: KeyPath) -> str:
-    # A text is shown as written in the file, so that the value of a variable is not disclosed.
-    if value is None or isinstance(value, dict | list) or SECRET.search(format_key(path)):
-        return ""
-    if isinstance(value, bool):
-        return f", not {str(value).lower()}"
-    return f', not "{value}"' if isinstance(value, str) else f", not {value}"
-
-
-def _value_at(raw: Any, path: KeyPath) -> Any:
-    for step in path:
-        try:
-            raw = raw[step]
-        except (KeyError, IndexError, TypeError):
-            return None
-    return raw
-
-
-def _unknown_choice(choices: list[str], value: Any, path: KeyPath) -> str:
-    near = difflib.get_close_matches(str(value).lower(), choices, n=1)
-    hint = f'; did you mean "{near[0]}"?' if near else ""
-    return f"must be {join_names(choices, 'or')}{_format_given(value, path)}{hint}"
-
-
-def _unknown_key(path: KeyPath) -> str:
-    *above, key = path
-    if above[:1] == ["agents"] and len(above) == 2 and key in _GONE_FROM_AGENTS:
-        return _OWN_PLATFORM
-    section = _section_at(tuple(above))
-    keys = list(section_keys(section))
-    given = str(key).lower().replace("-", "_")
-    near = difflib.get_close_matches(given, keys, n=1)
-    elsewhere = [other for other in _all_keys(Settings) if other[-1] == key]
-    if (len(elsewhere) == 1 or (elsewhere and not above)) and not difflib.get_close_matches(given, keys, n=1, cutoff=0.75):
-        return f'unknown key here; did you mean "{".".join(elsewhere[0])}"?'
-    if near:
-        return f'unknown key; did you mean "{near[0]}"?'
-    return f"unknown key; the keys are {', '.join(keys)}"
-
-
-def _section_at(path: KeyPath) -> type[BaseModel]:
-    section: type[BaseModel] = Settings
-    for step in path:
-        inner = None if isinstance(step, int) else find_section(section_keys(section).get(step))
-        section = inner or section
-    return section
-
-
-def _all_keys(section: type[BaseModel], above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    for key, annotation in section_keys(section).items():
-        yield (*above, key)
-        inner = find_section(annotation)
-        if inner is not None and key != "agents":
-            yield from _all_keys(inner, (*above, key))
 
 
 def _find_unknown_groups(
@@ -132,8 +35,7 @@ def _find_unknown_groups(
     known = [name for section in sections if section is not None for name in section.groups]
     for group in quotas.person.groups if quotas is not None else ():
         if group not in known:
-            near = difflib.get_close_matches(group, known, n=1)
-            hint = f'did you mean "{near[0]}"?' if near else f"define it: access: {{groups: {{{group}: [JID, domain]}}}}"
+            hint = did_you_mean(group, known, f"define it: access: {{groups: {{{group}: [JID, domain]}}}}")
             yield (*path, "person", "groups", group), f"the group is not defined; {hint}"
 
 
@@ -141,8 +43,7 @@ def find_approver_problem(settings: Settings, agent: AgentSettings, group: str) 
     """Return why a group cannot approve calls of an agent, or None: it is unknown, names no account, or one has no access."""
     access = settings.access_of(agent)
     if group not in access.groups:
-        near = difflib.get_close_matches(group, access.groups, n=1)
-        hint = f'did you mean "{near[0]}"?' if near else f"define it: access: {{groups: {{{group}: [JID]}}}}"
+        hint = did_you_mean(group, access.groups, f"define it: access: {{groups: {{{group}: [JID]}}}}")
         return f'there is no group "{group}"; {hint}'
     people = [member for member in access.groups[group] if "@" in member]
     if not people:
@@ -288,8 +189,7 @@ def _find_together_problems(settings: Settings) -> Iterator[tuple[KeyPath, str]]
         for index, jid in enumerate(group):
             place = ("workers", "together", number, index)
             if jid not in agents:
-                near = difflib.get_close_matches(jid, agents, n=1)
-                hint = f"did you mean {near[0]}?" if near else "name agents of this configuration"
+                hint = did_you_mean(jid, agents, "name agents of this configuration")
                 yield place, f"{jid} is none of the agents; {hint}"
             elif first.setdefault(jid, number) != number:
                 yield place, f"{jid} is already in together[{first[jid]}]; make one group of both, or name it once"

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
-from ..config import describe_field_mistakes
+from ..config import describe_mistakes, format_key
 from ..contracts import RiskLevel
 from ..domain.questions import MAX_TIMEOUT
 from ..exceptions import ConfigError
@@ -175,9 +175,9 @@ def parse_options(kind: type[OptionsT], options: OptionsT | Mapping[str, Any] | 
     try:
         return kind.model_validate({} if options is None else options)
     except ValidationError as error:
-        mistakes = describe_field_mistakes(error, kind)
+        mistakes = describe_mistakes(error, kind)
         raise ConfigError.combine(
-            ConfigError(f"{place}.{field}" if field else place, problem) for field, problem in mistakes.items()
+            ConfigError(format_key((place, *key)), problem) for key, problem in mistakes.items()
         ) from error
 
 

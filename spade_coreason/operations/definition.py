@@ -220,13 +220,14 @@ class Operation(Generic[A, R]):
         """Return arguments from the value of a JSON text. Raise ConfigError at the first that is wrong."""
         from pydantic import ValidationError
 
+        from ..config import describe_mistakes, format_key
         from ..domain.texts.text import replace_lone_surrogates
 
         try:
             return self._reader.validate_python(replace_lone_surrogates(values))  # no database takes them
         except ValidationError as error:
-            first = error.errors()[0]
-            raise ConfigError(".".join(map(str, first["loc"])) or self.name, first["msg"]) from None
+            key, problem = next(iter(describe_mistakes(error, self._hints["arguments"]).items()))
+            raise ConfigError(format_key(key) or self.name, problem) from None
 
     def dump_arguments(self, arguments: A) -> Any:
         """Return arguments as a value for JSON, for `read_arguments` in another process."""

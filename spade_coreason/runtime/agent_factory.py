@@ -9,9 +9,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..config import describe_error, find_closest_name, load_attribute, load_manifest, suggest_agent_name
+from ..config import describe_error, load_attribute, load_manifest, suggest_agent_name
 from ..contracts import Agent, AgentDefinition
 from ..domain.environment.library_logs import except_package
+from ..domain.texts.enumeration import did_you_mean
 from ..exceptions import ConfigError
 from .function_agent import FunctionAgent
 
@@ -173,8 +174,7 @@ class _AgentSpec:
                 raise self.make_error(f"the platform sets {name} itself; remove it{other}", f"options.{name}")
             if name not in parameters and not accepts_any:
                 known = [other for other in parameters if other not in INJECTABLE_NAMES]
-                closest = find_closest_name(name, known)
-                hint = f'did you mean "{closest}"?' if closest else f"it takes {', '.join(known) or 'none'}"
+                hint = did_you_mean(name, known, f"it takes {', '.join(known) or 'none'}")
                 raise self.make_error(f"unknown option of {self.spec}; {hint}", f"options.{name}")
         if self.injectables.has_manifest and "manifest" not in parameters:
             problem = f'{self.spec} has its own manifest; remove this one, or add a parameter "manifest"'

@@ -52,7 +52,7 @@ MISTAKES = {
     "metadata: 3\ncapabilities: [{name: a}]": "metadata: must contain keys with values, like {key: value}",
     "metadata: {name: n, version: 1.0.0, author: me}": "capabilities: is missing",
     "metadata: {name: n, version: 1.0.0, author: me}\ncapabilities: []": "capabilities: must not be empty",
-    FULL.replace("name: chat", "name: chat, type: streamin"): "capabilities[0].type: must be 'atomic' or 'streaming'",
+    FULL.replace("name: chat", "name: chat, type: streamin"): "capabilities[0].type: must be atomic or streaming",
     FULL.replace("{name: chat}", "{name: a}, {name: a}"): 'capability names must be unique; "a" is listed twice',
     FULL + "status: published": "a published manifest needs its integrity_hash (64 hex digits)",
     FULL + "config: {model_config: {model: m, temprature: 1}}": (

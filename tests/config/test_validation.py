@@ -105,7 +105,7 @@ MISTAKES = [
     ("access: {operators: [a@example.org/desk]}", 'access.operators[0]: "a@example.org/desk" names a device; '),
     (
         agents_section("jid: writer@localhost, agent: 'a:B'") + "\nworkers: {together: [[writer@localhost, writr@localhost]]}",
-        "workers.together[0][1]: writr@localhost is none of the agents; did you mean writer@localhost?",
+        'workers.together[0][1]: writr@localhost is none of the agents; did you mean "writer@localhost"?',
     ),
     (
         agents_section("jid: a@localhost, agent: 'a:B'") + "\nworkers: {together: [[a@localhost], [a@localhost]]}",

@@ -285,7 +285,7 @@ async def test_nobody_is_asked_about_a_call_with_wrong_arguments() -> None:
     async with run_desk(model, desk) as t:
         assert await t.say("refund R7") == ["I cannot."]
         assert t.unread(APPROVER) == []
-    assert "amount: Input should be a valid integer" in model.requests[1].tool_results[0]
+    assert "amount: must be a whole number" in model.requests[1].tool_results[0]
 
 
 def test_an_unknown_risk_is_a_mistake() -> None:

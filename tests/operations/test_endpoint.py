@@ -189,9 +189,9 @@ def resident_kib() -> int:
     ("body", "problem"),
     [
         *((body, "the request is no JSON object") for body in (b"", b"hello", b"[" * 50_000, b'{"a": "\xff"}')),
-        (b"[1]", "Input should be a dictionary or an instance of Text"),
-        (b'{"txt": "a"}', "Unexpected keyword argument"),
-        (b'{"text": 1}', "Input should be a valid string"),
+        (b"[1]", "must contain keys with values, like {key: value}"),
+        (b'{"txt": "a"}', 'unknown key; did you mean "text"?'),
+        (b'{"text": 1}', "must be a text; quote it"),
     ],
 )
 async def test_what_is_no_request_gets_one_error_and_no_traceback(

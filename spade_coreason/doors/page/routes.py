@@ -24,7 +24,7 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from ...config import PageSettings, WebSettings
+from ...config import PageSettings, WebSettings, describe_mistakes, format_key
 from ...contracts.times import utc_now
 from ...domain.channel_kinds import PAGE_CHANNEL
 from ...domain.texts.translation import LANGUAGE, N_, is_translated, translate
@@ -236,8 +236,8 @@ class _PageRoutes:
         try:
             return Sent.model_validate_json(body or b"{}")
         except ValidationError as error:
-            wrong = error.errors()[0]
-            raise HttpError(400, f"reload the page: it has sent something wrong ({wrong['loc']}: {wrong['msg']})") from error
+            key, problem = next(iter(describe_mistakes(error, Sent).items()))
+            raise HttpError(400, f"reload the page: it has sent something wrong ({format_key(key)}: {problem})") from error
 
     def _check_origin(self, request: Request) -> None:
         """Refuse what the page of another site sends. The setting `cors_origins` is for doors, and not for the page."""

@@ -73,7 +73,7 @@ class ToolCall:
 
 
 @dataclass(slots=True)
-class _Stream:
+class _ChunkState:
     """The state of a stream of chunks."""
 
     choice_index: int | None = None
@@ -104,7 +104,7 @@ class Completion:
     is_done: bool = False
     """True if the server has said that the answer is complete, with a finish reason or without."""
     thoughts: ThoughtSplitter = field(default_factory=ThoughtSplitter)
-    _stream: _Stream = field(default_factory=_Stream)
+    _stream: _ChunkState = field(default_factory=_ChunkState)
 
     def dump(self) -> dict[str, Any]:
         """Return a completion that has ended as JSON, for the journal of the turn."""

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from pydantic_core import to_json
 
 from ...concurrency import DeadlineExceededError, run_with_timeout
+from ...config import describe_mistakes, format_key
 from ...contracts import ResponseHandler, SessionHandle
 from ...domain.observability import spans
 from ...domain.observability.tracing import TURN_TRACE, TurnTrace
@@ -26,7 +27,7 @@ from ..options import Limits
 from ..prompts import Message
 from .approval import ApprovalGate
 from .builtin import MEMORY_TOOL_NAMES
-from .function import KEY_PARAMETER, Tool, describe_validation_error
+from .function import KEY_PARAMETER, Tool
 
 log = logging.getLogger(__name__)
 
@@ -137,7 +138,8 @@ class Toolbox:
         try:
             return self._render_result(await run_with_timeout(tool.call(arguments), limit_s)), True
         except ValidationError as error:
-            return f"error: {describe_validation_error(error)}; correct the arguments and call it again", False
+            key, problem = next(iter(describe_mistakes(error).items()))
+            return f"error: {format_key(key) or 'arguments'}: {problem}; correct the arguments and call it again", False
         except DeadlineExceededError:
             log.warning("the tool %s took longer than %g s", tool.name, limit_s)
             return f"error: {tool.name} did not answer in {limit_s:g} s", False

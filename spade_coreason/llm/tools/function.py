@@ -11,12 +11,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, Field, create_model
 from pydantic.errors import PydanticUserError
 
 from ...concurrency import DaemonThreads
-from ...config import describe_error, find_closest_name
+from ...config import describe_error
 from ...contracts import AgentRequest, RiskLevel, Session, SessionHandle
+from ...domain.texts.enumeration import did_you_mean
 from ...exceptions import ConfigError
 from .parameters import build_parameters
 
@@ -150,12 +151,6 @@ def _with_accepted_parameters(tool: Tool) -> Tool:
         raise ConfigError("options.tools", problem) from error
 
 
-def describe_validation_error(error: ValidationError) -> str:
-    """Describe the first error of the arguments in one line, without the value."""
-    first = error.errors(include_input=False, include_url=False)[0]
-    return f"{'.'.join(map(str, first['loc'])) or 'arguments'}: {first['msg']}"
-
-
 def _build_arguments_model(
     function: Callable[..., Any], name: str, descriptions: Mapping[str, str]
 ) -> tuple[type[BaseModel], frozenset[str]]:
@@ -227,7 +222,7 @@ def import_function(path: str, place: str) -> Any:
         problem = f"{module_name} cannot be imported: {describe_error(error, Path.cwd())}; correct the module"
         raise ConfigError(place, problem) from error
     if not hasattr(module, name):
-        near = find_closest_name(name, (other for other in vars(module) if not other.startswith("_")))
-        hint = f'did you mean "{near}"?' if near else "correct the name after the colon"
+        public = (other for other in vars(module) if not other.startswith("_"))
+        hint = did_you_mean(name, public, "correct the name after the colon")
         raise ConfigError(place, f'{module_name} has no "{name}"; {hint}')
     return getattr(module, name)
