@@ -27,7 +27,7 @@ def read_file(path: Path, display_name: str) -> dict[str, Any]:
         ) from error
     except UnicodeDecodeError as error:
         raise ConfigError(display_name, f"is not UTF-8 (byte {error.start}); save it as UTF-8") from error
-    values = _parse_toml(text, display_name) if path.suffix == ".toml" else _parse_yaml(text, display_name)
+    values = _parse_toml(text, display_name) if path.suffix == ".toml" else parse_yaml(text, display_name, _Loader)
     if values is None:
         return {}
     if not isinstance(values, dict):
@@ -63,9 +63,10 @@ def _end_position(text: str) -> tuple[int, int]:
     return text.count("\n") + 1, len(text) - text.rfind("\n")
 
 
-def _parse_yaml(text: str, display_name: str) -> Any:
+def parse_yaml(text: str, display_name: str, loader: type[yaml.SafeLoader] = yaml.SafeLoader) -> Any:
+    """Parse YAML. Raise ConfigError with the line and the column of a mistake; `display_name` names the file."""
     try:
-        return yaml.load(text, _Loader)
+        return yaml.load(text, loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = f"{display_name}:{mark.line + 1}:{mark.column + 1}" if mark else display_name

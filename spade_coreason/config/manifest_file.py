@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import BaseModel, ValidationError
 
 from ..contracts import AgentDefinition
@@ -14,6 +13,7 @@ from ..contracts.base import StrictModel
 from ..contracts.manifest import NonEmpty, Version
 from ..contracts.memory import ManifestMemory
 from ..exceptions import ConfigError
+from .files import parse_yaml
 from .mistakes import describe_mistakes, format_key
 
 
@@ -47,21 +47,17 @@ def load_manifest(path: str | Path) -> AgentDefinition:
 
 
 def _load_mapping(path: Path) -> dict[str, Any]:
-    is_json = path.suffix.lower() == ".json"
     try:
         text = path.read_text(encoding="utf-8-sig")
-        data = json.loads(text) if is_json else yaml.safe_load(text)
+        data = json.loads(text) if path.suffix.lower() == ".json" else parse_yaml(text, str(path))
     except OSError as error:
         raise ConfigError(str(path), f"cannot be read: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
         raise ConfigError(str(path), "is not UTF-8; save it as UTF-8") from error
     except json.JSONDecodeError as error:
         raise ConfigError(f"{path}: line {error.lineno}", f"is not JSON: {error.msg}") from error
-    except yaml.MarkedYAMLError as error:
-        place = f"{path}: line {error.problem_mark.line + 1}" if error.problem_mark else str(path)
-        raise ConfigError(place, f"is not YAML: {' '.join((error.problem or 'it cannot be read').split())}") from error
-    except (ValueError, RecursionError, yaml.YAMLError) as error:
-        raise ConfigError(str(path), f"is not {'JSON' if is_json else 'YAML'}: {' '.join(str(error).split())}") from error
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(str(path), f"is not JSON: {error}") from error
     if not isinstance(data, dict):
         raise ConfigError(str(path), "contains no manifest; add a name, or metadata and capabilities")
     return data

@@ -12,6 +12,7 @@ from ..domain.avatar import read_avatar
 from ..domain.environment.installation import install_hint
 from ..domain.environment.loopback import is_loopback
 from ..domain.jid import bare_jid, jid_domain, local_part
+from ..domain.questions import ApprovalPolicy
 from ..domain.texts.enumeration import did_you_mean
 from .mistakes import KeyPath
 from .settings import AccessSettings, AgentSettings, QuotaSettings, Settings, WebSettings
@@ -42,12 +43,10 @@ def _find_unknown_groups(
 def find_approver_problem(settings: Settings, agent: AgentSettings, group: str) -> str | None:
     """Return why a group cannot approve calls of an agent, or None: it is unknown, names no account, or one has no access."""
     access = settings.access_of(agent)
-    if group not in access.groups:
-        hint = did_you_mean(group, access.groups, f"define it: access: {{groups: {{{group}: [JID]}}}}")
-        return f'there is no group "{group}"; {hint}'
-    people = [member for member in access.groups[group] if "@" in member]
-    if not people:
-        return f'the group "{group}" names no account that can be asked; add JIDs to access.groups.{group}'
+    try:
+        people = ApprovalPolicy(groups=access.groups).find_approvers(group)
+    except ValueError as error:
+        return str(error)
     if access.roster or access.ask:
         return None  # people may be admitted whom the configuration does not name
     policy = AccessPolicy(bare_jid(agent.jid), access.allow, operators=access.operators)

@@ -19,6 +19,7 @@ from pydantic_core import from_json
 
 from ..contracts import RiskLevel
 from .texts.approval_mark import MARK, quote_forgeries
+from .texts.enumeration import did_you_mean
 from .texts.json_text import dump_json
 from .texts.translation import translate
 
@@ -96,11 +97,11 @@ class ApprovalPolicy:
                 )
             return self.operators
         if group not in self.groups:
-            known = ", ".join(self.groups) or "none"
-            raise ValueError(f"there is no group {group!r} of approvers (known: {known}); define it in access.groups")
+            remedy = did_you_mean(group, self.groups, f"define it: access: {{groups: {{{group}: [JID]}}}}")
+            raise ValueError(f'there is no group "{group}"; {remedy}')
         people = tuple(person for person in self.groups[group] if "@" in person)
         if not people:
-            raise ValueError(f"the group {group!r} names no account that can be asked; add JIDs to access.groups.{group}")
+            raise ValueError(f'the group "{group}" names no account that can be asked; add JIDs to access.groups.{group}')
         return people
 
 

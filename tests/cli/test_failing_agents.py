@@ -113,7 +113,7 @@ FAILURES: dict[str, tuple[dict[str, Any], str]] = {
     "times that there are not": ({"agent": "untimely:Untimely"}, "untimely cannot be imported: ValueError: "),
     "no such module": ({"agent": "nowhere:Agent"}, "there is no module nowhere"),
     "an unknown option": ({"agent": ECHO, "options": {"dely": 1}}, "options.dely: unknown option"),
-    "a manifest that is no YAML": ({"agent": NOTES, "manifest": "../manifest.yaml"}, "manifest.yaml: line 2: is not YAML"),
+    "a manifest that is no YAML": ({"agent": NOTES, "manifest": "../manifest.yaml"}, "manifest.yaml:2:1: is not valid YAML"),
     "an interceptor that interrupts": (
         {"agent": ECHO, "interceptors": ["failing:Counts"]},
         f"Counts {CREATED}KeyboardInterrupt",

@@ -68,8 +68,7 @@ MISTAKES = {
     ),
     "- a list": "contains no manifest; add a name, or metadata and capabilities",
     "": "contains no manifest; add a name, or metadata and capabilities",
-    "a:\n\t- b": "line 2: is not YAML: found character '\\t' that cannot start any token",
-    "a: 2020-99-99": "is not YAML: month must be in 1..12",
+    "a: 2020-99-99": "has an invalid value: month must be in 1..12; quote it",
 }
 
 
@@ -81,6 +80,15 @@ def test_a_mistake_in_a_file_is_one_line_with_file_field_and_cause(tmp_path: Pat
         load_manifest(file)
     assert str(caught.value) == f"{file}: {problem}"
     assert caught.value.exit_code == 2
+
+
+def test_a_manifest_that_is_no_yaml_is_wrong_at_a_line_and_a_column(tmp_path: Path) -> None:
+    file = tmp_path / "agent.yaml"
+    file.write_text("a:\n\t- b")
+    with pytest.raises(ConfigError) as caught:
+        load_manifest(file)
+    problem = "is not valid YAML: found character '\\t' that cannot start any token; correct it there or just before"
+    assert (caught.value.place, caught.value.problem) == (f"{file}:2:1", problem)
 
 
 def test_an_unknown_field_of_a_memory_in_a_file_is_refused(tmp_path: Path) -> None:
@@ -118,6 +126,6 @@ def test_a_file_that_is_not_there_or_a_directory_is_named(tmp_path: Path) -> Non
 def test_a_yaml_file_cannot_run_code(tmp_path: Path) -> None:
     file, trace = tmp_path / "agent.yaml", tmp_path / "trace"
     file.write_text(f"name: !!python/object/apply:os.mkdir [{json.dumps(str(trace))}]")
-    with pytest.raises(ConfigError, match="is not YAML"):
+    with pytest.raises(ConfigError, match="is not valid YAML"):
         load_manifest(file)
     assert not trace.exists()

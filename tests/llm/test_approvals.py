@@ -194,7 +194,7 @@ async def test_a_call_with_arguments_that_are_too_long_to_be_read_is_refused(cap
 
 REFUSALS = [
     (replace(POLICY.approvals, refusal="senders can be forged"), "senders can be forged"),
-    (ApprovalPolicy(), "there is no group 'finance'"),
+    (ApprovalPolicy(), 'there is no group "finance"'),
     (ApprovalPolicy(groups={"finance": (ASKER,)}), f"no one but {ASKER} may approve this"),
     (ApprovalPolicy(groups={"finance": ("fred@elsewhere.org",)}), "may approve this"),
 ]

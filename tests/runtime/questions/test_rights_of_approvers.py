@@ -212,7 +212,7 @@ async def test_who_is_asked_again_gets_the_new_code_and_the_old_one_is_worth_not
 @pytest.mark.parametrize(
     ("members", "problem"),
     [
-        ((), "the group 'finance' names no account that can be asked; add JIDs to access.groups.finance"),
+        ((), 'the group "finance" names no account that can be asked; add JIDs to access.groups.finance'),
         ((TESTER,), f"no one but {TESTER} may approve this; add an account with access to access.groups.finance"),
     ],
 )
