@@ -161,7 +161,7 @@ A = TypeVar("A", bound=Arguments)
 R = TypeVar("R")
 
 
-@dataclass(kw_only=True, eq=False)
+@dataclass(eq=False)
 class Operation(Generic[A, R]):
     """An operation. `operation` makes one of a function."""
 
@@ -289,21 +289,8 @@ def operation(
 ) -> Callable[[Callable[[Call, A], Awaitable[R]]], Operation[A, R]]:
     """Make an operation of a function of a call and its arguments. Its docstring is the help of the operation."""
 
-    def make(function: Callable[[Call, A], Awaitable[R]]) -> Operation[A, R]:
-        return Operation(
-            name=name,
-            function=function,
-            callers=callers,
-            is_change=is_change,
-            needs_platform=needs_platform,
-            prefers_running=prefers_running,
-            creates_directory=creates_directory,
-            max_request_bytes=max_request_bytes,
-            timeout_s=timeout_s,
-            view=view,
-        )
-
-    return make
+    options = callers, is_change, needs_platform, prefers_running, creates_directory, max_request_bytes, timeout_s, view
+    return lambda function: Operation(name, function, *options)
 
 
 def dump_error(error: CoReasonError) -> dict[str, str]:

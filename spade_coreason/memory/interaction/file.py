@@ -22,7 +22,6 @@ from typing import Any, TypeVar
 
 from ...domain.policy import MemoryLimits as MemoryLimits
 from ...exceptions import MemoryFileError, MemoryFullError, StoreError
-from .addition import Addition, complete
 from .disk import (
     FileStamp,
     OSErrorTranslator,
@@ -49,6 +48,7 @@ from .format import (
 )
 from .journal import encode_addition, encode_head, parse_lines
 from .legacy_journal import parse_legacy
+from .turn_sync import Addition, complete
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar
 from ...concurrency import LoopLock
 from ...contracts.times import utc_now
 from ...exceptions import MemoryFileError, StoreError
-from .addition import Addition
 from .disk import sync_directory, write_replacement
 from .file import MemoryFile, MemoryLimits as MemoryLimits
 from .format import (
@@ -30,7 +29,7 @@ from .format import (
     parse_spade_llm,
 )
 from .tools import MemoryTool, SystemMessage, build_memory_tools, build_summary, build_system_messages
-from .turn_sync import CURRENT_DEFERRED_SYNCS
+from .turn_sync import CURRENT_DEFERRED_SYNCS, Addition
 
 if TYPE_CHECKING:
     from .table import MemoryTable

@@ -23,9 +23,8 @@ from ...storage import (
     run_waiting,
     wait_for,
 )
-from .addition import Addition, complete
 from .format import Entry, LinesByConversation, decode_entries, find_new
-from .turn_sync import CURRENT_DEFERRED_SYNCS
+from .turn_sync import CURRENT_DEFERRED_SYNCS, Addition, complete
 
 log = logging.getLogger(__name__)
 

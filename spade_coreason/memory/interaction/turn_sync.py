@@ -1,14 +1,40 @@
-"""Deferred syncs of a turn: its additions to interaction memories are synced once, at its end."""
+"""Additions to interaction memories on their way, and their syncs: those of a turn are synced once, at its end."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Protocol
 
 log = logging.getLogger(__name__)
+
+
+class Addition(Future[None]):
+    """An entry that is to be written: a future that is done when the entry is stored.
+
+    `defer_sync` registers a later call of the store's `sync` and returns True. It returns False if there will be no such call.
+    """
+
+    def __init__(self, conversation_id: str, line: bytes, defer_sync: Callable[[], bool]) -> None:
+        super().__init__()
+        self.defer_sync = defer_sync
+        self.conversation_id = conversation_id
+        self.line = line
+
+
+def complete(additions: Iterable[Addition], error: BaseException | None = None) -> None:
+    """Complete the additions that are not done: they are stored, or all have failed with this error."""
+    for addition in additions:
+        if addition.done():
+            continue
+        if error is None:
+            addition.set_result(None)
+        else:
+            addition.set_exception(error)
 
 
 class DeferredSyncTarget(Protocol):

@@ -14,10 +14,9 @@ import pytest
 
 from spade_coreason import AgentDefinition, AgentInteractionMemory, AgentRequest, AgentTester, ResponseHandler, SessionHandle
 from spade_coreason.exceptions import PeerFailedError
-from spade_coreason.memory.interaction.addition import Addition
 from spade_coreason.memory.interaction.file import MemoryFile, MemoryLimits
 from spade_coreason.memory.interaction.format import encode_entry
-from spade_coreason.memory.interaction.turn_sync import DeferredSyncs, DeferredSyncTarget
+from spade_coreason.memory.interaction.turn_sync import Addition, DeferredSyncs, DeferredSyncTarget
 from tests.support.errors import ExpectedErrors
 from tests.support.wait import eventually
 
