@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
+from ..domain.texts.enumeration import did_you_mean
 from . import errors
 from .logging import LOG_FORMATS, LogFormat, configure_logging
 
@@ -85,8 +85,7 @@ class CLIGroup(click.Group):
         name, known = args[0], self.list_commands(ctx)
         if name in known or ctx.resilient_parsing:
             return super().resolve_command(ctx, args)
-        matches = difflib.get_close_matches(name, known, 1)
-        hint = f'did you mean "{matches[0]}"?' if matches else f"the commands are {', '.join(known)}."
+        hint = did_you_mean(name, known, f"the commands are {', '.join(known)}.")
         raise click.UsageError(f'There is no command "{name}"; {hint}', ctx)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
