@@ -103,7 +103,7 @@ def _describe(details: ErrorDetails, path: KeyPath, section: type, model: type, 
     if kind == "literal_error" and (choices := re.findall(r"'([^']*)'", context["expected"])):
         hint = "" if value is None else did_you_mean(str(value).lower(), choices)
         return f"must be {join_names(choices, 'or')}{given}{f'; {hint}' if hint else ''}"
-    if text := own.get(kind) or _MESSAGES.get(kind):
+    if context.get("min_length", 1) == 1 and (text := own.get(kind) or _MESSAGES.get(kind)):
         return str(text).format(**context, given=given)
     text = details["msg"].replace("Input should be", "must be").replace("String should", "must")
     return text[:1].lower() + text[1:]

@@ -413,7 +413,7 @@ def test_approvers_are_the_operators_or_a_group() -> None:
     )
     assert policy.find_approvers(None) == ("boss@localhost",)
     assert policy.find_approvers("money") == ("eve@localhost",)
-    with pytest.raises(ValueError, match='there is no group "many"; define it'):
+    with pytest.raises(ValueError, match='there is no group "many"; did you mean "money"'):
         policy.find_approvers("many")
     with pytest.raises(ValueError, match=r"names no account that can be asked; add JIDs to access\.groups\.empty"):
         policy.find_approvers("empty")

@@ -223,7 +223,7 @@ async def test_reassign_says_what_to_do_if_the_group_is_empty(members: tuple[str
         [question] = await t.questions()
         groups["finance"] = members
         assert await t.say(f"/reassign {question.id}", user=BOSS) == [problem]
-        assert await t.say("/reassign 5b", user=BOSS) == ["String should have at least 8 characters"]
+        assert await t.say("/reassign 5b", user=BOSS) == ["must have at least 8 characters"]
         [still] = await t.questions()
         assert still == question
 
