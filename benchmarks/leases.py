@@ -83,11 +83,11 @@ async def measure(url: str, agents: int) -> Look:
         for _ in range(WORKERS):
             databases.append(await open_database(url, "off", terms=terms))
             stack.push_async_callback(databases[-1].close)
-        return await _measure_looks(databases[0], terms, agents)
+        return await _measure_looks(databases[0], url, terms, agents)
 
 
-async def _measure_looks(database: Database, terms: WorkerTerms, agents: int) -> Look:
-    await asyncio.to_thread(_fill, database.url.render_as_string(hide_password=False), agents)
+async def _measure_looks(database: Database, url: str, terms: WorkerTerms, agents: int) -> Look:
+    await asyncio.to_thread(_fill, url, agents)
     leases = Leases(database)
     table = await leases.read()
     own = [agent for agent, lease in table.leases.items() if lease.worker == leases.worker]

@@ -192,7 +192,7 @@ async def _measure_grouped_commits(path: Path, turns: int) -> float:
     numbers = iter(range(turns))
 
     async def talk(name: str) -> None:
-        conversation = replace(_stored_conversation(0), id=store.database.next_id(), conversation_id=name)
+        conversation = replace(_stored_conversation(0), id=store.database.row_ids.next(), conversation_id=name)
         for _ in numbers:
             conversation = replace(conversation, turns=conversation.turns + 1)
             request, is_new, _ = store.inbox.receive(uuid4().bytes, PERSON, json.dumps(BODY["input"]), NOW)

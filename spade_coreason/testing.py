@@ -851,8 +851,8 @@ class AgentTester:
                     await runner.initiative.tasks.catch_up()
                     await runner.wait_until_idle()
                 await self._network.wait_until_delivered()
-                if self._database is not None and self._database.has_writes:
-                    await self._database.submit([]).wait()
+                if self._database is not None and self._database.writes.has_writes:
+                    await self._database.writes.submit([]).wait()
             clocks = (runner.initiative.tasks for runner in self.runners.values())
             busy = next((clock for clock in clocks if clock.is_under_way(DELIVERY, self._agent_specs)), None)
             if busy is None:
@@ -863,7 +863,7 @@ class AgentTester:
         self._raise_model_problem()
 
     def _is_busy(self) -> bool:
-        has_writes = self._database is not None and self._database.has_writes  # such as the end of a request that waits
+        has_writes = self._database is not None and self._database.writes.has_writes  # such as the end of a request that waits
         return bool(self._network.in_flight_count or has_writes) or any(
             runner.turns_in_flight or runner.initiative.tasks.is_busy for runner in self.runners.values()
         )
@@ -1132,7 +1132,7 @@ class AgentTester:
     def _get_memory(self, jid: str) -> AgentInteractionMemory:
         if jid not in self._memories:
             store = None
-            if self._database is not None and self._database.has_memories:
+            if self._database is not None and self._database.backend.has_memories:
                 store = MemoryTable(self._database, jid, MemoryLimits())
             directory = self._directory / "memory"
             self._memories[jid] = AgentInteractionMemory(jid, directory, clock=self._clock, durability="normal", store=store)

@@ -30,7 +30,7 @@ FAILING = {
     " llm.mcp.server llm.mcp.server_transports",
     "metrics": "app.metrics.collector app.metrics.server",
     "otel": "runtime.observability.opentelemetry",
-    "postgres": "storage.backends.postgres",
+    "postgres": "storage.backends.postgres storage.backends.postgres_connections",
     "web": "doors.authentication doors.connections doors.errors doors.files doors.guard doors.limits doors.mcp.routes"
     " doors.openai.conversations doors.openai.errors doors.openai.messages doors.openai.responses doors.openai.routes"
     " doors.page.routes doors.server doors.streaming doors.webhooks.events doors.webhooks.routes",

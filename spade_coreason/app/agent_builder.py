@@ -135,11 +135,11 @@ class AgentBuilder:
 
         With a database that has memories, those of files move there.
         """
-        if self.database.has_memories:
+        if self.database.backend.has_memories:
             from ..memory import import_memory_files
 
             memory = build_memory_table(self.settings, self.database, jid)
-            await import_memory_files(memory, self.settings.storage.memory_dir, self.database.alone)
+            await import_memory_files(memory, self.settings.storage.memory_dir, self.database.backend.alone)
         else:
             await asyncio.to_thread(self.get_memory, jid)  # it reads the whole file
 

@@ -205,7 +205,7 @@ def build_memory(settings: Settings, database: Database | None, jid: str) -> Age
     Raise StoreError if its file cannot be read, or is not in the database yet. Call this on the event loop of the database.
     """
     storage, limits = settings.storage, build_memory_limits(settings)
-    if database is None or not database.has_memories:
+    if database is None or not database.backend.has_memories:
         return AgentInteractionMemory(jid, storage.memory_dir, limits=limits, durability=storage.durability)
     from ..memory import require_imported  # it needs SQLAlchemy, which a database that is open has loaded
 
@@ -224,11 +224,11 @@ def build_memory_table(settings: Settings, database: Database, jid: str) -> Agen
 
 async def import_memories(settings: Settings, database: Database, without: Collection[str] = ()) -> None:
     """Move interaction memories from files to a database that has memories, but those of some agents."""
-    if database.has_memories:
+    if database.backend.has_memories:
         from ..memory import import_all_memory_files
 
         make = partial(build_memory_table, settings, database)
-        await import_all_memory_files(settings.storage.memory_dir, make, database.alone, without)
+        await import_all_memory_files(settings.storage.memory_dir, make, database.backend.alone, without)
 
 
 def build_memory_limits(settings: Settings) -> MemoryLimits:

@@ -112,7 +112,7 @@ class HostedAgents:
         slow.daemon = True
         slow.start()
         try:
-            if self._builder.database.has_memories:
+            if self._builder.database.backend.has_memories:
                 await self._builder.open_memory(jid)
             self._build(place, settings)
         except Exception as error:

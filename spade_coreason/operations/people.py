@@ -210,7 +210,7 @@ async def delete_person(call: Call, arguments: OfWholePerson) -> PersonDeletion:
             erasures[agent] += storage.ErasureReport(requests=dropped)
         kept += await _find_kept(host, host.database, person, reached)
         # Still refused: a request that another agent has sent before it was cancelled may arrive.
-        if (remains := await host.database.wait_until_erased(_LOG_WAIT_S)) is not None:
+        if (remains := await host.database.backend.wait_until_erased(_LOG_WAIT_S)) is not None:
             kept.append(KeptData(PLATFORM_TRAIL, remains))
     await storage.LoginRepository(host.database).end_all(person)
     return PersonDeletion(

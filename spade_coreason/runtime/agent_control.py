@@ -213,7 +213,7 @@ class AgentControl(RunningAgent):
 
     async def run_stored(self, request: PendingRequest) -> bool:
         """Run a request that is stored and has not run in this process. Return False if it waits for a start or a resume."""
-        self._repository.database.add_open_row(self._repository.agent, request.key, request.inbox_row)
+        self._repository.database.inbox_index.add_open(self._repository.agent, request.key, request.inbox_row)
         return self.recovery.queue(request) and self._mailboxes.is_accepting and not self._mailboxes.starts_none
 
     async def wake_notifications(self) -> None:

@@ -23,8 +23,9 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
             "retry_failed_request",
         ],
         "workers.calls": ["CallTable", "OTHER_WORKER"],
-        "backends.database": ["Commit", "Database", "Row", "Rows", "StoreTimings"],
+        "backends.database": ["Database"],
         "backends.factory": ["open_database", "review_server"],
+        "backends.group_commit": ["Commit", "Row", "Rows", "StoreTimings"],
         "backends.health": ["check_health"],
         "doors.callers": [
             "DoorRepository",

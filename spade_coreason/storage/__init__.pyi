@@ -3,15 +3,17 @@ from .audit import (
     AuditTrail as AuditTrail,
 )
 from .backends.database import (
-    Commit as Commit,
     Database as Database,
-    Row as Row,
-    Rows as Rows,
-    StoreTimings as StoreTimings,
 )
 from .backends.factory import (
     open_database as open_database,
     review_server as review_server,
+)
+from .backends.group_commit import (
+    Commit as Commit,
+    Row as Row,
+    Rows as Rows,
+    StoreTimings as StoreTimings,
 )
 from .backends.health import (
     check_health as check_health,

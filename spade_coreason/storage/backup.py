@@ -26,9 +26,10 @@ from ..contracts.times import utc_now
 from ..domain.environment.private_files import open_private
 from ..exceptions import StoreError
 from . import schema
-from .backends.database import Database, create_tables
+from .backends.database import Database
 from .backends.factory import open_database
 from .backends.sequences import advance_sequence, read_next_row_id
+from .backends.stored_schema import create_tables
 from .interaction_memory import UnpackedMemories
 
 FORMAT = 1
@@ -115,8 +116,8 @@ async def restore(
         # Opening the file migrates it, and raises an error if it is of a newer version or no database.
         stored = await open_database(f"sqlite+aiosqlite:///{directory / _DATABASE_FILE}", "off")
         await stored.close()
-        if stored.revision != schema.REVISION:  # what this version does not know would be lost
-            raise StoreError(f"{source}: was written by a newer version (schema {stored.revision}); update spade-coreason")
+        if stored.schema.revision != schema.REVISION:  # what this version does not know would be lost
+            raise StoreError(f"{source}: was written by a newer version (schema {stored.schema.revision}); update spade-coreason")
 
         def prepare() -> None:
             with _connect_sqlite(directory / _DATABASE_FILE) as copy:

@@ -18,7 +18,9 @@ from ..domain.channel_kinds import DEFAULT_CHANNEL
 from ..domain.environment.private_files import open_private
 from ..domain.identifiers import NO_DIGEST
 from ..exceptions import StoreError
-from .backends.database import Database, Rows, is_of_agent
+from .backends.database import Database
+from .backends.group_commit import Rows
+from .backends.inbox_index import is_of_agent
 from .backends.statements import RECEIVE, RECEIVED_COLUMNS, SET_CHANNEL
 from .records import PAUSED, PLATFORM_SCOPE, PendingRequest, to_micros
 from .row_repository import RowRepository
@@ -166,7 +168,7 @@ async def restore_kept(database: Database, kept: Sequence[Mapping[str, Any]]) ->
     """Store the requests of `RunningRequests.kept` that are not in the inbox."""
     if kept:
         for columns in await database.write(lambda connection: store_kept(connection, kept)):
-            database.add_open_row(columns["agent"], columns["key"], columns["id"])
+            database.inbox_index.add_open(columns["agent"], columns["key"], columns["id"])
 
 
 def store_kept(connection: Connection, kept: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -312,7 +314,7 @@ async def retry_failed_request(database: Database, request: CrashedRequest) -> P
     It runs at the next start, if it does not run before.
     """
     # With a new key: the ids of the answer derive from it, and the sender has got an error under the old ones.
-    key, row = uuid4().bytes, database.next_id()
+    key, row = uuid4().bytes, database.row_ids.next()
 
     def work(connection: Connection) -> bool:
         # It may have been retried, dropped or erased with its sender since it was read.
@@ -323,7 +325,7 @@ async def retry_failed_request(database: Database, request: CrashedRequest) -> P
 
     if not await database.write(work):
         return None
-    database.add_open_row(request.agent, key, row)
+    database.inbox_index.add_open(request.agent, key, row)
     return PendingRequest(row, key, request.request, None, NO_DIGEST, request.channel or DEFAULT_CHANNEL)
 
 

@@ -18,7 +18,8 @@ from ..domain.identifiers import NO_DIGEST
 from ..domain.texts.json_text import dump_json
 from ..exceptions import StoreError
 from . import kept
-from .backends.database import Commit, Database, Rows
+from .backends.database import Database
+from .backends.group_commit import Commit, Rows
 from .backends.statements import (
     ADD_INTERACTION,
     ANSWER,
@@ -77,11 +78,11 @@ class Inbox:
 
     @property
     def _open_rows(self) -> set[int]:
-        return self._database.open_inbox_rows[self._agent]
+        return self._database.inbox_index.open_rows[self._agent]
 
     def may_have(self, key: bytes) -> bool:
         """Return False if the request with this key is certainly new. Only the commit of `receive` tells a duplicate."""
-        return bool(self._database.inbox_keys.find_rows(key))
+        return bool(self._database.inbox_index.keys.find_rows(key))
 
     async def open(self) -> None:
         """Prepare for the requests of the agent. Call it before the others."""
@@ -118,7 +119,7 @@ class Inbox:
         """
         database = self._database
         try:
-            row = next(database.row_ids)
+            row = database.row_ids.next()
         except StoreError as error:
             return 0, Commit.failed(error), False
         # Python's sqlite3 searches its adapters for every value but int, float, str and bytearray, also for bytes and None.
@@ -128,7 +129,7 @@ class Inbox:
             if not isinstance(request, str):
                 values = (*values[:6], request(), *values[7:])
             self._open_rows.add(row)
-            keys = database.inbox_keys
+            keys = database.inbox_index.keys
             insert = (
                 partial(insert_unless_repeated, values=values, key=key, key_index=keys)
                 if digest
@@ -137,12 +138,12 @@ class Inbox:
                 )
             )
             return row, database.run(partial(_insert, insert, row, channel)), False
-        database.inbox_keys.add(key, row)
-        database.open_inbox_rows[self._agent].add(row)
+        database.inbox_index.keys.add(key, row)
+        database.inbox_index.open_rows[self._agent].add(row)
         rows: list[tuple[int, tuple[Any, ...]]] = [(RECEIVE, values), *also]
         if channel != DEFAULT_CHANNEL:
             rows.append((SET_CHANNEL, (row, channel)))
-        return row, database.submit(rows), database.failure is None
+        return row, database.writes.submit(rows), database.writes.failure is None
 
     def finish(
         self,
@@ -160,7 +161,7 @@ class Inbox:
         Without a `reply` the request is closed at once. A program's request that ended without a turn begins anew when it is
         repeated, unless it was a command. `also` are rows of the same transaction.
         """
-        interaction_row = COMMAND if is_command else NO_TURN if turn is None else next(self._database.row_ids)
+        interaction_row = COMMAND if is_command else NO_TURN if turn is None else self._database.row_ids.next()
         columns, last_interaction = conversation_columns(self._agent, conversation), conversation.status.last_interaction
         rows: list[tuple[int, tuple[Any, ...]]] = [(SAVE_CONVERSATION, columns)]
         if turn is not None:
@@ -175,12 +176,12 @@ class Inbox:
         if also:
             rows += also
         rows.append((ANSWER, (inbox_row, CLOSED if reply is None else ANSWERED, reply, interaction_row)))
-        rows_with_steps = self._database.inbox_rows_with_steps
+        rows_with_steps = self._database.inbox_index.rows_with_steps
         if self._unsaved_steps:
             self._unsaved_steps.pop(inbox_row, None)
         if has_steps := inbox_row in rows_with_steps:
             rows.append((DELETE_STEPS, (inbox_row,)))
-        stored = self._database.submit(rows, is_turn_end=True)
+        stored = self._database.writes.submit(rows, is_turn_end=True)
         if has_steps:
             stored.on_stored(lambda _: rows_with_steps.discard(inbox_row))
         if reply is None:
@@ -189,12 +190,12 @@ class Inbox:
 
     def save_step(self, inbox_row: int, step: StoredStep) -> Commit[bool]:
         """Store a durable step of the turn of a request, or its intention: a step without a result."""
-        self._database.inbox_rows_with_steps.add(inbox_row)
-        return self._database.submit([(SAVE_STEP, (inbox_row, *step))])
+        self._database.inbox_index.rows_with_steps.add(inbox_row)
+        return self._database.writes.submit([(SAVE_STEP, (inbox_row, *step))])
 
     def save_step_with(self, inbox_row: int, step: StoredStep) -> SaveStep:
         """Return a function that stores a durable step with its result in a transaction of the writer, beside other rows."""
-        self._database.inbox_rows_with_steps.add(inbox_row)
+        self._database.inbox_index.rows_with_steps.add(inbox_row)
 
         def save(connection: Connection, result: object) -> None:
             if connection.scalar(select(inbox.c.id).where(inbox.c.id == inbox_row)) is not None:  # else it was erased
@@ -209,18 +210,18 @@ class Inbox:
         If its request ends before, it is not stored at all.
         """
         if not self._unsaved_steps:
-            self._database.submit_with_next(self._take_unsaved_steps)
-            self._database.submit_deferred([])
+            self._database.writes.submit_with_next(self._take_unsaved_steps)
+            self._database.writes.submit_deferred([])
         self._unsaved_steps.setdefault(inbox_row, []).append(step)
 
     def _take_unsaved_steps(self) -> Rows:
         unsaved, self._unsaved_steps = self._unsaved_steps, {}
-        self._database.inbox_rows_with_steps.update(unsaved)
+        self._database.inbox_index.rows_with_steps.update(unsaved)
         return [(SAVE_STEP, (inbox_row, *step)) for inbox_row, steps in unsaved.items() for step in steps]
 
     async def load_steps(self, inbox_row: int) -> list[StoredStep]:
         """Return the durable steps that an earlier run of a request has stored."""
-        if inbox_row not in self._database.inbox_rows_with_steps:
+        if inbox_row not in self._database.inbox_index.rows_with_steps:
             return []
         query = select(steps.c.name, steps.c.number, steps.c.arguments_hash, steps.c.result)
         rows = await self._database.fetch(query.where(steps.c.request == inbox_row))
@@ -228,17 +229,17 @@ class Inbox:
 
     def store_reply(self, inbox_row: int, reply: str, *, is_command: bool = False) -> Commit[bool]:
         """Store the reply to a request without a conversation: it was deleted, or cannot be loaded."""
-        return self._database.submit([(ANSWER, (inbox_row, ANSWERED, reply, COMMAND if is_command else NO_TURN))])
+        return self._database.writes.submit([(ANSWER, (inbox_row, ANSWERED, reply, COMMAND if is_command else NO_TURN))])
 
     def close(self, inbox_row: int) -> None:
         """Close a request whose whole reply the server has, so that it is not sent again. Stored with the next transaction."""
         self._open_rows.discard(inbox_row)
         self._unsaved_steps.pop(inbox_row, None)
         rows: list[tuple[int, tuple[Any, ...]]] = [(CLOSE, (inbox_row,))]
-        if inbox_row in self._database.inbox_rows_with_steps:
-            self._database.inbox_rows_with_steps.discard(inbox_row)
+        if inbox_row in self._database.inbox_index.rows_with_steps:
+            self._database.inbox_index.rows_with_steps.discard(inbox_row)
             rows.append((DELETE_STEPS, (inbox_row,)))
-        self._database.submit_deferred(rows)
+        self._database.writes.submit_deferred(rows)
 
     def save_message_counts(self, take_counts: Callable[[], Iterable[MessageCount]]) -> None:
         """Store counts of received messages in the next transaction. `take_counts` is called when that begins."""
@@ -250,7 +251,7 @@ class Inbox:
                 for count in counts
             ]
 
-        self._database.submit_with_next(make_rows)
+        self._database.writes.submit_with_next(make_rows)
 
     def take_unsaved_steps(self, inbox_row: int) -> list[StoredStep]:
         """Return the steps of `save_step_soon` that are not stored yet. The caller stores them."""
@@ -258,7 +259,7 @@ class Inbox:
 
     def flush(self) -> Commit[bool]:
         """Store the requests that were closed, at once. The result is True."""
-        return self._database.submit([])
+        return self._database.writes.submit([])
 
     async def load_pending(self) -> list[PendingRequest]:
         """Return the requests that are not closed, oldest first."""
@@ -355,7 +356,7 @@ class Inbox:
     async def purge(self, now: datetime) -> None:
         """Delete closed requests that are too old to have duplicates, and all other rows whose time is over."""
         is_first, self._has_purged = not self._has_purged, True
-        if is_first and self._database.is_new and self._database.inbox_keys.is_empty:
+        if is_first and self._database.schema.is_new and self._database.inbox_index.keys.is_empty:
             return  # nothing was ever stored
         before = to_micros(now - timedelta(days=DUPLICATE_DAYS))
         _open_rows = list(self._open_rows)
@@ -372,10 +373,10 @@ class Inbox:
 
         oldest = await self._database.write(work)
         if oldest is not None:
-            self._database.inbox_keys.drop_before(first_row=oldest)
+            self._database.inbox_index.keys.drop_before(first_row=oldest)
             # Some rows were never stored (duplicates), or were closed elsewhere (by the erasure of their sender).
             self._open_rows.difference_update([row for row in _open_rows if row < oldest])
-            with_steps = self._database.inbox_rows_with_steps
+            with_steps = self._database.inbox_index.rows_with_steps
             with_steps.difference_update([row for row in with_steps if row < oldest])
 
     async def load_received_from(self, person: str) -> list[InboxRecord]:
@@ -411,10 +412,10 @@ class Inbox:
         It is repeated if a request came while it ran, such as one whose question was answered.
         """
         while True:
-            ids = self._database.inbox_keys.find_rows(key)
+            ids = self._database.inbox_index.keys.find_rows(key)
             of_key = inbox.c.id.in_(ids), inbox.c.agent == self._agent, inbox.c.key == key
             rows = await self._database.fetch(query.where(*of_key).order_by(inbox.c.id.desc()))
-            if self._database.inbox_keys.find_rows(key) == ids:
+            if self._database.inbox_index.keys.find_rows(key) == ids:
                 return rows
 
 

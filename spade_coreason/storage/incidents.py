@@ -10,7 +10,8 @@ from typing import Any
 from sqlalchemy import Connection, Select, delete, insert, literal, select
 
 from ..domain.texts.error_chain import ErrorChain, dump_error_chain
-from .backends.database import Commit, Database
+from .backends.database import Database
+from .backends.group_commit import Commit
 from .records import to_micros
 from .row_repository import RowRepository
 from .schema import Incident, incidents
@@ -45,7 +46,7 @@ class IncidentRepository(RowRepository[Incident]):
         # JSON with escapes only: PostgreSQL stores no NUL, and no database a lone surrogate.
         texts, micros = json.dumps([error.pop("text") for error in errors]), to_micros(occurred_at)
         new = Incident(
-            self._database.next_id(), self._agent, number, person, conversation_id, micros, json.dumps(errors), texts
+            self._database.row_ids.next(), self._agent, number, person, conversation_id, micros, json.dumps(errors), texts
         )
 
         def work(connection: Connection) -> None:

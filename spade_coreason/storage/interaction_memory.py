@@ -9,7 +9,8 @@ from typing import Any, NamedTuple, TypeVar
 from sqlalchemy import ColumnElement, Connection, and_, delete, func, insert, or_, select
 from sqlalchemy.dialects import postgresql
 
-from .backends.database import Commit, Database
+from .backends.database import Database
+from .backends.group_commit import Commit
 from .backends.sequences import take_row_ids
 from .backends.waiting import can_wait, wait_for
 from .schema import interaction_memory
@@ -47,7 +48,7 @@ class MemoryRepository:
 
     def next_id(self) -> int:
         """Return an unused row id."""
-        return self._database.next_id()
+        return self._database.row_ids.next()
 
     def load(self, conversation_id: str | None = None) -> list[MemoryRow]:
         """Return the entries of a conversation, or of all, oldest first."""
@@ -93,7 +94,7 @@ class MemoryRepository:
         return self._database.run(work)
 
     def _read(self, work: Callable[[Connection], T]) -> T:
-        return wait_for(self._database.read(work)) if can_wait() else self._database.read_blocking(work)
+        return wait_for(self._database.read(work)) if can_wait() else self._database.backend.read_blocking(work)
 
 
 class UnpackedMemories:

@@ -19,7 +19,7 @@ from sqlalchemy.dialects.postgresql import insert as insert_or_skip
 from ..contracts import QuestionState
 from ..contracts.times import utc_now
 from ..domain.identifiers import derive_asking_ids, recover_thread
-from .backends.database import Commit
+from .backends.group_commit import Commit
 from .records import ErasureReport, PendingRequest, StoredConversation, StoredStep, to_micros
 from .row_repository import RowRepository
 from .schema import (
@@ -117,10 +117,10 @@ class QuestionRepository(RowRepository[StoredQuestion]):
 
         commit = database.run(work)
         # Its steps wait with it: what closes the row of the inbox must not delete them.
-        database.inbox_rows_with_steps.discard(parked.id)
-        commit.on_failed(lambda _: database.inbox_rows_with_steps.add(parked.id))  # it runs again later, with its steps
+        database.inbox_index.rows_with_steps.discard(parked.id)
+        commit.on_failed(lambda _: database.inbox_index.rows_with_steps.add(parked.id))  # it runs again later, with its steps
         if reply is None:
-            commit.on_stored(lambda _: database.open_inbox_rows[self._agent].discard(parked.id))
+            commit.on_stored(lambda _: database.inbox_index.open_rows[self._agent].discard(parked.id))
         return commit
 
     def settle(
@@ -139,7 +139,7 @@ class QuestionRepository(RowRepository[StoredQuestion]):
         asked; None for all. A question whose time is over is returned as expired, also before the clock has looked at it.
         """
         database = self._database
-        new_row, micros = database.next_id(), to_micros(now)
+        new_row, micros = database.row_ids.next(), to_micros(now)
 
         def work(connection: Connection) -> Settled | None:
             values = {"state": state.value, "answer": answer, "decided_by": decided_by, "changed_at": micros}
@@ -176,8 +176,8 @@ class QuestionRepository(RowRepository[StoredQuestion]):
         if settled is None or settled.pending is None:
             return
         pending, database = settled.pending, self._database
-        database.add_open_row(self._agent, pending.key, pending.inbox_row)
-        database.inbox_rows_with_steps.add(pending.inbox_row)
+        database.inbox_index.add_open(self._agent, pending.key, pending.inbox_row)
+        database.inbox_index.rows_with_steps.add(pending.inbox_row)
 
     def end_in_threads(self, now: datetime, owner: str, threads: Sequence[str | None]) -> Commit[list[EndedQuestion]]:
         """Delete the parked requests of an owner (a bare JID) in these threads, and end their questions."""

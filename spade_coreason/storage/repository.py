@@ -18,7 +18,8 @@ from ..domain.identifiers import choose_conversation_id
 from ..domain.preferences import PREFERENCES_SCOPE
 from . import kept
 from .audit import AuditTrail
-from .backends.database import Commit, Database, QueryGenerator
+from .backends.database import Database
+from .backends.group_commit import Commit, QueryGenerator
 from .backends.statements import (
     FIND_CONVERSATIONS,
     FIND_DUE,
@@ -30,6 +31,8 @@ from .backends.statements import (
     OPENING_SCOPES,
     SAVE_CONVERSATION,
     SAVE_VARIABLE,
+    SQLITE_QUERIES,
+    postgres_queries,
 )
 from .doors.api_keys import KeyRepository, find_keys, withdraw_keys
 from .doors.callers import DoorRepository
@@ -140,9 +143,9 @@ class AgentRepository:
 
     async def load_agent(self) -> StoredAgent:
         """Load the stored data that the agent needs when it opens, all in one read."""
-        queries = self.database.queries
 
         def work(connection: Connection) -> StoredAgent:
+            queries = SQLITE_QUERIES if connection.dialect.name == "sqlite" else postgres_queries()
             by_name: defaultdict[tuple[str, str], dict[str, str]] = defaultdict(dict)
             for scope, holder, name, value in connection.exec_driver_sql(queries[LOAD_SCOPES], (self.agent, *OPENING_SCOPES)):
                 by_name[scope, name][holder] = value
@@ -157,7 +160,7 @@ class AgentRepository:
 
     def save_conversation(self, record: StoredConversation) -> Commit[bool]:
         """Store a conversation. Its commit is done when it is durable."""
-        return self.database.submit([(SAVE_CONVERSATION, conversation_columns(self.agent, record))])
+        return self.database.writes.submit([(SAVE_CONVERSATION, conversation_columns(self.agent, record))])
 
     async def find_conversations(self, ids: Iterable[str]) -> dict[str, StoredConversation]:
         """Return those of the conversations that exist, by id."""
@@ -192,7 +195,7 @@ class AgentRepository:
             preferences = dict((yield LOAD_VARIABLES, (self.agent, PREFERENCES_SCOPE, sender)))
             return LoadedConversation(records, history, values, person, preferences)
 
-        return self.database.run_queries(queries())
+        return self.database.backend.run_queries(queries())
 
     async def list_conversations(self, owner: str | None = None, limit: int = 100) -> list[StoredConversation]:
         """Return at most `limit` conversations, the latest first."""
@@ -367,7 +370,7 @@ class AgentRepository:
 
     def save_variable(self, scope: str, holder: str, name: str, value: str) -> Commit[bool]:
         """Store one variable (JSON) outside of a turn. Its commit is done when it is durable."""
-        return self.database.submit([(SAVE_VARIABLE, (self.agent, scope, holder, name, value, to_micros(utc_now())))])
+        return self.database.writes.submit([(SAVE_VARIABLE, (self.agent, scope, holder, name, value, to_micros(utc_now())))])
 
     # Counts of the messages of a day
 

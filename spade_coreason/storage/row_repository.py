@@ -9,7 +9,8 @@ from typing import Any, ClassVar, Generic, TypeVar, cast
 
 from sqlalchemy import ColumnElement, Connection, Select, Table, delete, insert, select, tuple_, update
 
-from .backends.database import Commit, Database
+from .backends.database import Database
+from .backends.group_commit import Commit
 from .records import to_micros
 
 T = TypeVar("T")
@@ -38,7 +39,7 @@ class RowRepository(Generic[T]):
 
     def next_id(self) -> int:
         """Return an unused row id."""
-        return self._database.next_id()
+        return self._database.row_ids.next()
 
     async def load(
         self, *conditions: ColumnElement[bool], order: Any = None, limit: int | None = None, **values: object

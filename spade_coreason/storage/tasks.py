@@ -10,7 +10,8 @@ from typing import TypeAlias
 from sqlalchemy import ColumnElement, Connection, bindparam, case, func, insert, literal_column, select, tuple_, update
 
 from ..contracts import Notification, NotificationState
-from .backends.database import Commit, Database, Row, Rows
+from .backends.database import Database
+from .backends.group_commit import Commit, Row, Rows
 from .backends.statements import ADD_INTERACTION, ADD_TASK, DELETE_TASK, SAVE_CONVERSATION, UPDATE_TASK
 from .records import StoredConversation, TurnRecord, conversation_columns, from_micros, to_micros
 from .row_repository import RowRepository
@@ -111,7 +112,7 @@ class TaskQueue(RowRepository[Task]):
 
     def store(self, rows: Rows) -> Commit[bool]:
         """Store rows of tasks in one transaction."""
-        return self._database.submit(rows)
+        return self._database.writes.submit(rows)
 
     def store_turn(self, composed: Task, conversation: StoredConversation, turn: TurnRecord) -> Commit[bool]:
         """Store the turn of a notification with its conversation and its messages, in one transaction."""
@@ -122,7 +123,7 @@ class TaskQueue(RowRepository[Task]):
             (ADD_INTERACTION, interaction),
             update_of(composed, with_data=True),
         ]
-        return self._database.submit(rows, is_turn_end=True)
+        return self._database.writes.submit(rows, is_turn_end=True)
 
     def change(self, decide: Callable[[Task], Task | None], **values: object) -> Commit[bool]:
         """Store what `decide` makes of each task with some values, None for no change. The commit has False without any."""

@@ -13,7 +13,8 @@ from sqlalchemy import ColumnElement, Connection, Select, case, delete, func, in
 from sqlalchemy.dialects.postgresql import insert as insert_or_skip
 
 from ..domain.topics import DEAD_LETTER, dead_letter_topic, derive_dead_letter_id, matches
-from .backends.database import Commit, Database
+from .backends.database import Database
+from .backends.group_commit import Commit
 from .backends.sequences import take_row_ids
 from .records import from_micros, to_micros
 from .schema import DELIVERY, WAITING, Task, tasks, topic_deliveries, topic_items, topic_subscriptions
@@ -189,7 +190,7 @@ class TopicRepository:
         A matching subscription that is refused now is removed in the same transaction, with the items that wait because of it.
         An item that is stored already is not stored again; then it has no subscribers.
         """
-        row = self._database.next_id()
+        row = self._database.row_ids.next()
         return self._database.run(lambda connection: self._add_item(connection, row, item, find_refusal))
 
     def _add_item(self, connection: Connection, row: int, item: TopicItem, find_refusal: FindRefusal) -> Publication:
@@ -309,7 +310,7 @@ class TopicRepository:
 
         A dead letter that is not delivered is only dropped. Nothing happens if the delivery was deleted.
         """
-        row = self._database.next_id()
+        row = self._database.row_ids.next()
 
         def work(connection: Connection) -> Publication:
             deleted = connection.execute(delete(topic_deliveries).where(*_is(delivery))).rowcount

@@ -368,7 +368,7 @@ class HostedAgent(Agent, SessionHandler):  # type: ignore[misc]  # SPADE comes w
             state = "reconnecting"
         elif state == "online" and not self._alive.is_set():
             state = "starting"
-        failure = counts if isinstance(counts, StoreError) else runner.repository.database.failure
+        failure = counts if isinstance(counts, StoreError) else runner.repository.database.writes.failure
 
         def count(name: str, states: type[StrEnum]) -> dict[str, int] | None:
             if isinstance(counts, StoreError):

@@ -314,7 +314,7 @@ async def follows(t: AgentTester, server: A2AServer) -> None:
 
 
 def has_steps(t: AgentTester) -> bool:
-    return bool(t.runners[t.jid].repository.database.inbox_rows_with_steps)
+    return bool(t.runners[t.jid].repository.database.inbox_index.rows_with_steps)
 
 
 @BINDINGS

@@ -368,7 +368,7 @@ async def notifications(scene: Scene) -> AsyncIterator[None]:
         bounced = stored.notifications.make_notification(ident, person.jid, None, "", content, utc_now()).moved(
             utc_now(), NotificationState.BOUNCED.value, "gone"
         )
-        await stored.database.submit([addition_of(bounced)])
+        await stored.database.writes.submit([addition_of(bounced)])
     yield
     assert set(idents.values()) <= {one.id for one in await scene.perform("notifications.list", agent=scene.far)}
     assert (await scene.perform("notifications.retry", id=idents[alice])).id == idents[alice]

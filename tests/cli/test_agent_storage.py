@@ -48,7 +48,7 @@ async def store_conversation(
     """Store one turn of a conversation, with a variable of each scope and a memory."""
     status = ConversationStatus(ConversationState.ACTIVE, 1, NOW, NOW)
     session = str(derive_session_id(repository.agent, owner, conversation_id))
-    row = StoredConversation(repository.database.next_id(), conversation_id, owner, session, status, 100, turns=1)
+    row = StoredConversation(repository.database.row_ids.next(), conversation_id, owner, session, status, 100, turns=1)
     turn = Interaction(timestamp=NOW, input={"query": f"a secret of {owner}"}, output={"text": "I'll remember"})
     received, is_new, _ = repository.inbox.receive(uuid4().bytes, owner, "{}", NOW)
     await is_new

@@ -10,7 +10,7 @@ from sqlalchemy.engine import make_url
 from spade_coreason.config.loader import load_settings
 from spade_coreason.config.settings import StorageSettings
 from spade_coreason.exceptions import ConfigError
-from spade_coreason.storage.backends.database import display_name
+from spade_coreason.storage.backends.backend import display_name
 from tests.support.configurations import ECHO, agents_section, config_error, load_config
 
 

@@ -554,7 +554,7 @@ async def test_nothing_is_accepted_before_it_is_durable(prosody: XmppServer, tmp
             with closing(sqlite3.connect(database.name, isolation_level=None)) as other:
                 other.execute("BEGIN IMMEDIATE")  # so that nobody else can write
                 asking = asyncio.create_task(way())
-                await eventually(lambda: database.has_writes)
+                await eventually(lambda: database.writes.has_writes)
                 for _ in range(3):
                     assert (await http.get("/v1/models")).status_code == 200
                 assert not asking.done()

@@ -188,10 +188,10 @@ async def test_a_request_is_found_whose_question_is_answered_while_it_is_read(ur
         await read_all(await agent.ask(WEBSITE, **asked))
         [asked_here] = await agent.find_questions(WEBSITE)
         [question] = await agent.repository.questions.find_by_code(asked_here.code)
-        for _ in range(database.reader_connections):
-            await busy.enter_async_context(database._reader_slots)
+        for _ in range(database.backend.reader_connections):
+            await busy.enter_async_context(database.backend.reader_slots)
         finding = asyncio.create_task(find_reply())
-        await eventually(lambda: bool(database._reader_slots._waiters))
+        await eventually(lambda: bool(database.backend.reader_slots._waiters))
         state = asyncio.create_task(agent.find_state(WEBSITE, asked["request_id"]))
         answer = {"text": "red", "person": WEBSITE.address}
         await running.runtime.runner.control.questions.settle(question, QuestionState.ANSWERED, answer, WEBSITE.address)
@@ -211,10 +211,10 @@ async def test_a_reply_is_found_whose_turn_ends_while_it_is_read(url: str) -> No
         await read_all(await agent.ask(WEBSITE, {"query": "paint"}, request_id=request_id))
         [asked_here] = await agent.find_questions(WEBSITE)
         [question] = await agent.repository.questions.find_by_code(asked_here.code)
-        for _ in range(database.reader_connections):
-            await busy.enter_async_context(database._reader_slots)
+        for _ in range(database.backend.reader_connections):
+            await busy.enter_async_context(database.backend.reader_slots)
         fetching = asyncio.create_task(agent.fetch(WEBSITE, request_id, waits=True))
-        await eventually(lambda: bool(database._reader_slots._waiters))
+        await eventually(lambda: bool(database.backend.reader_slots._waiters))
         answer = {"text": "red", "person": WEBSITE.address}
         await runner.control.questions.settle(question, QuestionState.ANSWERED, answer, WEBSITE.address)
         with hold_second_result(has_read, has_ended):
@@ -263,10 +263,10 @@ async def test_a_fetch_that_is_cancelled_leaves_no_reply_open(url: str) -> None:
     async with run_behind_doors(url, Desk()) as running, AsyncExitStack() as busy:
         agent, database = running.agent, running.agent.repository.database
         await read_all(await agent.ask(WEBSITE, {"query": "hello"}, request_id=request_id))
-        for _ in range(database.reader_connections):
-            await busy.enter_async_context(database._reader_slots)
+        for _ in range(database.backend.reader_connections):
+            await busy.enter_async_context(database.backend.reader_slots)
         fetching = asyncio.create_task(agent.fetch(WEBSITE, request_id))
-        await eventually(lambda: bool(database._reader_slots._waiters))
+        await eventually(lambda: bool(database.backend.reader_slots._waiters))
         fetching.cancel()
         await asyncio.wait({fetching})
         assert fetching.cancelled()

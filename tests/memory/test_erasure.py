@@ -311,7 +311,7 @@ async def test_erasing_everyone_leaves_nothing_of_an_agent_and_everything_of_the
     repository = await open_repository(database, AGENT)
     settings = Settings(data_dir=tmp_path, storage=StorageSettings(url=database_url, memory_dir=tmp_path / "memory"))
     call = Call(StoredHost(settings, [], database, None), Actor(CallerKind.MACHINE_USER, "user alice"))
-    if database.has_memories:
+    if database.backend.has_memories:
         files, memory = memory.path.parent, memory_over(database, AGENT)
         await import_memory_files(memory, files)
     everything = ClearSessions(agent=AGENT, everyone=True)

@@ -47,7 +47,7 @@ def memory(tmp_path: Path) -> AgentInteractionMemory:
 async def store_conversation(repository: AgentRepository, owner: str, name: str, turns: int) -> StoredConversation:
     """Store a conversation with so many turns and a variable."""
     row = StoredConversation(
-        repository.database.next_id(),
+        repository.database.row_ids.next(),
         name,
         owner,
         str(uuid4()),

@@ -689,7 +689,7 @@ async def fill_quietly(t: AgentTester) -> None:
 
 def hold_background_reads(database: Database, released: threading.Event) -> asyncio.Future[Any]:
     """Let all reads that no turn waits for wait until an event is set."""
-    slots = range(database.reader_connections // 2)
+    slots = range(database.backend.reader_connections // 2)
     return asyncio.gather(*(database.read(lambda _: released.wait(TIMEOUT_S), is_background=True) for _ in slots))
 
 

@@ -14,7 +14,8 @@ from spade_coreason import AgentRequest, AgentTester, ResponseHandler, Session, 
 from spade_coreason.contracts import AgentDefinition, ConversationState, Interaction
 from spade_coreason.runtime.runner import Runner
 from spade_coreason.runtime.upkeep.expiry import OnConversationEnd
-from spade_coreason.storage.backends.database import Commit, Database
+from spade_coreason.storage.backends.database import Database
+from spade_coreason.storage.backends.group_commit import Commit
 from spade_coreason.storage.records import ErasureReport, StoredConversation
 from spade_coreason.storage.repository import AgentRepository
 from spade_coreason.testing import Policy, Retention, Rules

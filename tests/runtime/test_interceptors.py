@@ -196,7 +196,7 @@ async def test_a_new_request_that_looks_like_a_duplicate_is_decided_before_its_t
                 PERSON, f"{ALICE}/x", f"{number}", "t", {"query": query}, query, evidence=SAME_STANZA, owner=ALICE
             )
             key = derive_inbox_key(AGENT, ALICE, incoming.stanza_id, incoming.content)
-            harness.database.inbox_keys.add(key.bytes, 10**6)  # no request has this row
+            harness.database.inbox_index.keys.add(key.bytes, 10**6)  # no request has this row
             stored = harness.runner.intake.receive(incoming)
             assert stored is not None
             assert await stored

@@ -36,7 +36,8 @@ from spade_coreason.memory.interaction.file import MemoryLimits
 from spade_coreason.runtime import AgentRuntime
 from spade_coreason.runtime.intake.admission import MAX_HOPS
 from spade_coreason.storage import COMPACTION_VARIABLE, open_database
-from spade_coreason.storage.backends.database import Commit, Database
+from spade_coreason.storage.backends.database import Database
+from spade_coreason.storage.backends.group_commit import Commit
 from spade_coreason.storage.backends.statements import RECEIVE
 from spade_coreason.storage.inbox import Inbox
 from spade_coreason.storage.records import StoredConversation

@@ -471,7 +471,7 @@ async def test_a_turn_without_steps_executes_no_statement_about_steps(tmp_path: 
         async with harness:
             harness.writes.on_batch = record_batch
             database = harness.database
-            event.listen(database._writer_engine, "before_cursor_execute", record_query)  # type: ignore[attr-defined]  # SQLite's
+            event.listen(database.backend._writer_engine, "before_cursor_execute", record_query)  # type: ignore[attr-defined]  # SQLite's
             if is_redelivered:
                 assert agent.release is not None
                 agent.release.set()

@@ -11,7 +11,9 @@ from sqlalchemy import Connection, text
 
 from spade_coreason import StoreError
 from spade_coreason.storage import AgentRepository, open_database
-from spade_coreason.storage.backends.database import INBOX_PAGE_ROWS, Database, StoreTimings
+from spade_coreason.storage.backends.database import Database
+from spade_coreason.storage.backends.group_commit import StoreTimings
+from spade_coreason.storage.backends.inbox_index import INBOX_PAGE_ROWS
 from spade_coreason.storage.records import StoredStep
 from tests.support.databases import CLOSED, SAME_STANZA, SQLITE, execute, on_both_databases
 from tests.support.errors import ExpectedErrors
@@ -69,10 +71,10 @@ async def test_an_agent_that_opens_reads_its_own_rows_only(postgres: Postgres) -
     await repository.inbox.open()
     keys = execute(url, f"SELECT id, key FROM inbox WHERE agent = '{agent(3)}' ORDER BY id")
     assert len(keys) == own
-    assert all(row["id"] in database.inbox_keys.find_rows(row["key"]) for row in keys)
+    assert all(row["id"] in database.inbox_index.keys.find_rows(row["key"]) for row in keys)
     others = execute(url, f"SELECT key FROM inbox WHERE agent = '{agent(4)}'")
-    assert not any(database.inbox_keys.find_rows(row["key"]) for row in others)
-    assert list(database.open_inbox_rows) == [agent(3)]
+    assert not any(database.inbox_index.keys.find_rows(row["key"]) for row in others)
+    assert list(database.inbox_index.open_rows) == [agent(3)]
     await database.close()
 
 
@@ -105,15 +107,15 @@ async def test_a_new_connection_reads_nothing_that_this_process_has_written(
     repository = await open_repository(database, agent(3))
     key = os.urandom(16)
     assert await repository.inbox.receive(key, ALICE, "{}", NOW)[1]
-    open_rows = set(database.open_inbox_rows[agent(3)])
+    open_rows = set(database.inbox_index.open_rows[agent(3)])
     execute(url, f"DELETE FROM inbox WHERE agent = '{agent(3)}'")  # a row that is read again would come back only if it existed
     fill_inbox(url, 10, first=5000)  # below what the process has taken
     await end_connection(database)
     assert await repository.inbox.receive(os.urandom(16), ALICE, "{}", NOW)[1]
     unread = execute(url, "SELECT key FROM inbox WHERE id >= 5000 AND id < 5010")
     assert len(unread) == 10
-    assert not any(database.inbox_keys.find_rows(row["key"]) for row in unread)
-    assert open_rows < database.open_inbox_rows[agent(3)]
+    assert not any(database.inbox_index.keys.find_rows(row["key"]) for row in unread)
+    assert open_rows < database.inbox_index.open_rows[agent(3)]
     await database.close()
 
 
@@ -138,8 +140,8 @@ async def test_what_another_platform_has_stored_in_between_is_known_on_the_new_c
     assert first < taken + count <= row
     foreign = execute(url, f"SELECT id, key FROM inbox WHERE agent = '{agent(3)}' AND id >= {taken} AND id < {taken + count}")
     assert len(foreign) == INBOX_PAGE_ROWS + 10
-    assert all(row["id"] in database.inbox_keys.find_rows(row["key"]) for row in foreign)
-    assert not database.inbox_keys.find_rows(
+    assert all(row["id"] in database.inbox_index.keys.find_rows(row["key"]) for row in foreign)
+    assert not database.inbox_index.keys.find_rows(
         execute(url, f"SELECT key FROM inbox WHERE agent = '{agent(4)}' LIMIT 1")[0]["key"]
     )
     await database.close()
@@ -149,7 +151,7 @@ async def end_connection(database: Database) -> None:
     """End the connection of the writer from the server's side, as an administrator does, and wait for the next one."""
     with pytest.raises(StoreError, match="terminating connection due to administrator command"):
         await database.write(lambda connection: connection.execute(text("SELECT pg_terminate_backend(pg_backend_pid())")))
-    await eventually(lambda: not database.is_failing)
+    await eventually(lambda: not database.writes.is_failing)
 
 
 async def test_on_sqlite_an_agent_that_opens_reads_no_rows(tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -160,7 +162,7 @@ async def test_on_sqlite_an_agent_that_opens_reads_no_rows(tmp_path_factory: pyt
     assert await repository.inbox.receive(key, ALICE, "{}", NOW)[1]
     await database.close()
     database = await open_database(url, "off")
-    assert database.inbox_keys.find_rows(key)
+    assert database.inbox_index.keys.find_rows(key)
     await open_repository(database)
-    assert len(database.inbox_keys.find_rows(key)) == 1
+    assert len(database.inbox_index.keys.find_rows(key)) == 1
     await database.close()

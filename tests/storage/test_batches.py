@@ -17,7 +17,8 @@ import pytest
 from spade_coreason.contracts import ConversationState
 from spade_coreason.domain.conversation import ConversationStatus
 from spade_coreason.exceptions import StoreError
-from spade_coreason.storage.backends.database import Commit, Database
+from spade_coreason.storage.backends.database import Database
+from spade_coreason.storage.backends.group_commit import Commit
 from spade_coreason.storage.backends.statements import MAX_ROWS, RECEIVE
 from spade_coreason.storage.records import StoredConversation
 from spade_coreason.storage.repository import AgentRepository
@@ -95,7 +96,7 @@ def finish(repository: AgentRepository, row: int, callback: Callable[[bool], Non
 
 def make_conversation(repository: AgentRepository, thread: str) -> StoredConversation:
     status = ConversationStatus(ConversationState.ACTIVE, 1, NOW, NOW)
-    return StoredConversation(repository.database.next_id(), thread, "alice@localhost", "s", status, 100)
+    return StoredConversation(repository.database.row_ids.next(), thread, "alice@localhost", "s", status, 100)
 
 
 async def test_callback_is_called_when_a_turn_is_durable_and_before_its_waiters(repository: AgentRepository) -> None:
@@ -118,8 +119,12 @@ async def test_callbacks_tell_failed_writes_and_outlive_cancelled_waiters(
 ) -> None:
     called: list[str] = []
     receive(repository, 0)  # so that the others are written together
-    broken_row = (database.next_id(), None, bytearray(16), "alice@localhost", 0, 0, "{}")
-    broken, cancelled, fine = database.submit([(RECEIVE, broken_row)]), database.submit([]), database.submit([])
+    broken_row = (database.row_ids.next(), None, bytearray(16), "alice@localhost", 0, 0, "{}")
+    broken, cancelled, fine = (
+        database.writes.submit([(RECEIVE, broken_row)]),
+        database.writes.submit([]),
+        database.writes.submit([]),
+    )
     for commit, name in (broken, "broken"), (cancelled, "cancelled"), (fine, "fine"):
         commit.on_stored(lambda _, name=name: called.append(name))  # type: ignore[misc]  # mypy knows no type of a default
         commit.on_failed(lambda _, name=name: called.append(f"{name} has failed"))  # type: ignore[misc]  # as above
@@ -149,12 +154,12 @@ async def test_a_failing_callback_delays_no_other_write(
     def fail(_: bool) -> None:
         raise problem
 
-    all_of_them = receive(repository, 0), database.submit([]), database.submit([])
+    all_of_them = receive(repository, 0), database.writes.submit([]), database.writes.submit([])
     all_of_them[1].on_stored(fail)
     assert all([await one for one in all_of_them])
     assert "a caller cannot be notified that its write has ended" in caplog.text
     assert problem.__name__ in caplog.text
-    assert await database.submit([])
+    assert await database.writes.submit([])
 
 
 @pytest.mark.parametrize("looks_up", [False, True])
@@ -166,7 +171,7 @@ async def test_callback_is_released_by_the_writer(repository: AgentRepository, d
     turn = Turn()
     gone = weakref.ref(turn)
     looked_up = [repository.load(["t"], "alice@localhost", 5)] if looks_up else []
-    stored = database.submit([])
+    stored = database.writes.submit([])
     stored.on_stored(turn.end)
     del turn
     await asyncio.gather(stored, *looked_up)

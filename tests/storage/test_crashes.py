@@ -191,7 +191,7 @@ async def test_a_kept_request_is_restored_once_and_counted(
     repository: AgentRepository, database_url: str, tmp_path: Path
 ) -> None:
     key, running = b"k" * 16, RunningRequests(tmp_path / "running.bin")
-    running.slots[1] = lost = repository.database.next_id()
+    running.slots[1] = lost = repository.database.row_ids.next()
     values = (lost, AGENT, bytearray(key), ALICE, 5, RECEIVED, '{"secret": 1}', bytearray(), "")
     assert running.keep(1, [(RECEIVE, values), (SET_CHANNEL, (lost, "webhook"))])
     stored = await receive_request(repository)

@@ -54,7 +54,7 @@ def make_conversation(
     repository: AgentRepository, name: str = "t", owner: str = "alice@localhost", turns: int = 0
 ) -> StoredConversation:
     status = ConversationStatus(ConversationState.ACTIVE, turns, NOW, NOW)
-    return StoredConversation(repository.database.next_id(), name, owner, f"session-{name}", status, 100, turns=turns)
+    return StoredConversation(repository.database.row_ids.next(), name, owner, f"session-{name}", status, 100, turns=turns)
 
 
 async def store_one_turn(
@@ -161,12 +161,12 @@ async def test_repeated_duplicates_take_no_memory(repository: AgentRepository, d
             repository.inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW, evidence=SAME_STANZA)[1] for _ in range(100)
         ]
         assert sum([await is_new for is_new in copies]) <= 1
-    assert len(database.inbox_keys.find_rows(b"k" * 16)) == 1
+    assert len(database.inbox_index.keys.find_rows(b"k" * 16)) == 1
 
 
 async def test_a_key_that_only_resembles_a_known_one_is_a_new_message(repository: AgentRepository, database: Database) -> None:
     for row in range(1, 4):
-        database.inbox_keys.add(b"k" * 16, row)  # rows that are not there, or have another key
+        database.inbox_index.keys.add(b"k" * 16, row)  # rows that are not there, or have another key
     assert await repository.inbox.receive(b"o" * 16, "alice@localhost", "{}", NOW, evidence=SAME_STANZA)[1]
     _, is_new, is_surely_new = repository.inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW, evidence=SAME_STANZA)
     assert await is_new
@@ -323,7 +323,7 @@ async def test_deleting_a_conversation_takes_its_turns_and_variables(repository:
 async def test_active_conversations_are_found_by_time(repository: AgentRepository) -> None:
     for number in (1, 0, 2):
         status = ConversationStatus(ConversationState.ACTIVE, 1, NOW, NOW + timedelta(minutes=number))
-        row = StoredConversation(repository.database.next_id(), f"t{number}", "alice@localhost", "s", status, 100)
+        row = StoredConversation(repository.database.row_ids.next(), f"t{number}", "alice@localhost", "s", status, 100)
         await repository.save_conversation(row)
     assert list((await repository.load_agent()).active.items()) == [
         (f"t{number}", NOW + timedelta(minutes=number)) for number in range(3)
@@ -406,7 +406,7 @@ async def test_migrating_keeps_the_stored_data(database_url: str, revision: str)
     assert execute(database_url, "SELECT * FROM alembic_version") == [{"version_num": revision}]
     assert _read_what_all_revisions_have(database_url) == stored
     database = await open_database(database_url, "off")
-    assert database.previous_revision == revision
+    assert database.schema.previous_revision == revision
     assert _read_what_all_revisions_have(database_url) == stored
     repository = await open_repository(database, "echo@localhost")
     assert await repository.load_history(row.id, 1) == [body]
@@ -682,7 +682,7 @@ async def test_reads_that_no_turn_waits_for_leave_a_connection_free(database: Da
 
 async def test_a_cancelled_read_ends_and_gives_its_connection_back(database: Database) -> None:
     endless = text("WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers) SELECT count(*) FROM numbers")
-    for _ in range(database.reader_connections):
+    for _ in range(database.backend.reader_connections):
         begun = threading.Event()
 
         def read(connection: Connection, begun: threading.Event = begun) -> object:

@@ -14,7 +14,8 @@ from sqlalchemy import Connection
 
 from spade_coreason import StoreError
 from spade_coreason.storage import Commit, open_database
-from spade_coreason.storage.backends.database import Database, StoreTimings
+from spade_coreason.storage.backends.database import Database
+from spade_coreason.storage.backends.group_commit import StoreTimings
 from spade_coreason.storage.backends.statements import SAVE_VARIABLE
 from spade_coreason.storage.records import StoredStep
 from spade_coreason.storage.repository import AgentRepository
@@ -107,7 +108,7 @@ async def test_after_a_failure_the_database_recovers_and_nothing_is_lost(
     recover = await getattr(SqliteFailure(database, path), kind)()
     outcomes = await asyncio.gather(*(receive(number) for number in range(1, 20)), return_exceptions=True)
     assert {str(outcome) for outcome in outcomes} == {f"{path}: {problem}"}
-    assert repository.database.is_failing
+    assert repository.database.writes.is_failing
     _, is_new, is_surely_new = receive_whole(20)
     assert not is_surely_new  # no turn begins on it
     with pytest.raises(StoreError):
@@ -120,7 +121,7 @@ async def test_after_a_failure_the_database_recovers_and_nothing_is_lost(
     await eventually(lambda: f"{path}: {problem}; retrying every 0.02 s" in caplog.text)
     if isinstance(recovered := recover(), asyncio.Future):
         await recovered
-    await eventually(lambda: not repository.database.is_failing)
+    await eventually(lambda: not repository.database.writes.is_failing)
     assert caplog.text.count("retrying") == 1
     assert "writing works again" in caplog.text
     assert await receive(20)
@@ -158,11 +159,11 @@ async def test_a_full_disk_of_the_database_server_loses_nothing(
     [problem] = {str(outcome) for outcome in outcomes}
     assert problem.startswith(f"{database.name}: ")
     assert "No space left on device" in problem
-    assert repository.database.is_failing
+    assert repository.database.writes.is_failing
     assert [pending.key[0] for pending in await repository.inbox.load_pending()] == [0]  # reading goes on
     await eventually(lambda: f"{problem}; retrying every 0.02 s" in caplog.text)
     await asyncio.to_thread(execute, url, "DROP FUNCTION no_room CASCADE")
-    await eventually(lambda: not repository.database.is_failing)
+    await eventually(lambda: not repository.database.writes.is_failing)
     assert await receive(20)
     assert [pending.key[0] for pending in await repository.inbox.load_pending()] == [0, 20]
     await database.close()
@@ -188,10 +189,10 @@ async def test_requests_that_are_closed_while_nothing_can_be_written_stay_closed
     recover = await make_unwritable(database, database_url)
     for row in (withdrawn, answered):
         repository.inbox.close(row)
-    await eventually(lambda: repository.database.is_failing)
+    await eventually(lambda: repository.database.writes.is_failing)
     repository.inbox.close(later)
     await asyncio.to_thread(recover)
-    await eventually(lambda: not repository.database.is_failing)
+    await eventually(lambda: not repository.database.writes.is_failing)
     stored = {row["id"]: row["state"] for row in read_rows(database_url, "inbox")}  # what a start after a crash would find
     assert stored == {withdrawn: CLOSED, answered: CLOSED, later: CLOSED, waiting: RECEIVED}
     assert read_rows(database_url, "steps") == []
@@ -202,18 +203,18 @@ async def test_a_faulty_row_of_a_transaction_does_not_keep_a_request_open(
     repository: AgentRepository, database: Database, database_url: str
 ) -> None:
     row = await receive_request(repository)
-    database.submit_with_next(lambda: [(SAVE_VARIABLE, (AGENT, "person", ALICE, "colour", None, 0))])
+    database.writes.submit_with_next(lambda: [(SAVE_VARIABLE, (AGENT, "person", ALICE, "colour", None, 0))])
     repository.inbox.close(row)
     await receive_request(repository)
     assert [stored["state"] for stored in read_rows(database_url, "inbox")] == [CLOSED, RECEIVED]
-    assert not repository.database.is_failing
+    assert not repository.database.writes.is_failing
 
 
 async def test_one_invalid_write_is_no_database_failure(tmp_path: Path) -> None:
     database = await open_database(f"{SQLITE}{tmp_path}/platform.db", "off")
     with pytest.raises(StoreError, match="nowhere"):
         await database.write(lambda connection: connection.exec_driver_sql("INSERT INTO nowhere VALUES (1)"))
-    assert not database.is_failing
+    assert not database.writes.is_failing
     await database.close()
 
 
@@ -225,7 +226,7 @@ async def test_a_database_that_became_read_only_says_so(tmp_path: Path, expected
     for number in range(2):
         with pytest.raises(StoreError, match=r"a readonly database; correct the permissions of the file"):
             await repository.inbox.receive(bytes([number]) * 16, "alice@localhost", "{}", NOW)[1]
-        assert repository.database.is_failing
+        assert repository.database.writes.is_failing
     assert await repository.inbox.load_pending() == []
     await database.close()
 

@@ -13,7 +13,8 @@ from spade_coreason import StoreError
 from spade_coreason.domain.channel_kinds import PROGRAM
 from spade_coreason.domain.messages import InboundRequest, RequestContext
 from spade_coreason.storage import erase_behind_others, find_requests, open_database, search_person
-from spade_coreason.storage.backends.database import Database, StoreTimings
+from spade_coreason.storage.backends.database import Database
+from spade_coreason.storage.backends.group_commit import StoreTimings
 from spade_coreason.storage.records import Variable
 from spade_coreason.storage.repository import AgentRepository
 from tests.support.databases import SQLITE, WriterGate
@@ -25,7 +26,7 @@ DEFAULT_TIMINGS = StoreTimings()
 
 def newest_truncation(database: Database) -> asyncio.Future[bool] | None:
     """Return the newest attempt to truncate the log on SQLite."""
-    attempt: asyncio.Future[bool] | None = database._truncation_future  # type: ignore[attr-defined]  # of SQLite's
+    attempt: asyncio.Future[bool] | None = database.backend.log_truncation.attempt  # type: ignore[attr-defined]  # of SQLite's
     return attempt
 
 
@@ -100,7 +101,7 @@ async def test_the_log_is_not_written_into_another_file(tmp_path: Path) -> None:
     (tmp_path / "backup.db").write_bytes(b"another one")
     await store.erase_person(ALICE)
     (tmp_path / "backup.db").replace(file)
-    truncation = database._truncation_task  # type: ignore[attr-defined]  # of SQLite's
+    truncation = database.backend.log_truncation.task  # type: ignore[attr-defined]  # of SQLite's
     await asyncio.wait([truncation])
     assert file.read_bytes() == b"another one"
     assert truncation.exception() is None

@@ -74,7 +74,7 @@ async def test_all_connections_follow_to_the_server_that_takes_writes(
             await asyncio.to_thread(FAILOVERS[name], own_postgres)
             tunnel.target = standby  # open connections stay with the other server
             writing = asyncio.create_task(receive_when_possible(repository))
-            await eventually(lambda: database.is_failing or name == "failover, frozen")
+            await eventually(lambda: database.writes.is_failing or name == "failover, frozen")
             await asyncio.to_thread(standby.promote)
             after = [*before, await writing]
             assert await database.read(list_requests) == after
@@ -82,7 +82,7 @@ async def test_all_connections_follow_to_the_server_that_takes_writes(
             assert new != old
             assert await database.write(read_server) == new
             await eventually(lambda: renewal.seconds_left > LEASE_S / 2)
-            await eventually(lambda: database.bell.is_open)
+            await eventually(lambda: database.backend.bell.is_open)
             reading.cancel()  # it has failed, or has begun anew at the new server
             await asyncio.gather(reading, return_exceptions=True)
             await renewal.stop()

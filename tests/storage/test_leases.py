@@ -203,7 +203,7 @@ async def test_row_ids_of_a_new_owner_follow_those_of_the_last(postgres: Postgre
     url = postgres.url()
     async with open_worker(url, 3600) as one, open_worker(url, 3600) as two:
         rows = [await receive_request(await open_repository(database, AGENT)) for database in (one, two)]
-        one.close_agent(AGENT)
+        one.inbox_index.close_agent(AGENT)
         rows.append(await receive_request(await open_repository(one, AGENT)))
         assert rows == sorted(rows)
 
@@ -215,12 +215,12 @@ async def test_the_steps_of_a_request_that_another_worker_has_parked_meanwhile_w
         repository = await open_repository(one, AGENT)
         parked = await receive_parked(repository, ALICE)
         assert await repository.inbox.save_step(parked.id, StoredStep("look", 1, "hash", "1"))
-        one.close_agent(AGENT)
+        one.inbox_index.close_agent(AGENT)
         other = await open_repository(two, AGENT)
         question = make_question(other, parked.id, ALICE)
         asked = StoredStep("ask", 1, "hash", None)
         assert await other.questions.park(parked, [NewQuestion(question, (BOB,))], [], [asked], '["I have asked"]')
-        two.close_agent(AGENT)
+        two.inbox_index.close_agent(AGENT)
         repository = await open_repository(one, AGENT)
         repository.inbox.close(parked.id)
         await repository.inbox.flush()

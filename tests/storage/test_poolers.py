@@ -40,7 +40,7 @@ async def test_sessions_of_a_pooler_have_the_settings_of_the_platform(postgres: 
             assert await database.read(read_settings) == SETTINGS
             assert await database.write(read_settings) == SETTINGS
             await receive_request(await open_repository(database, AGENT))
-            await eventually(lambda each=database: each.bell.is_open)  # type: ignore[misc]  # mypy knows no defaults of lambdas
+            await eventually(lambda each=database: each.backend.bell.is_open)  # type: ignore[misc]  # mypy knows no defaults of lambdas
             await database.close()
         alone = await open_database(pooled, "normal", timings=timings)
         with pytest.raises(StoreError, match="another platform uses this database"):

@@ -80,7 +80,7 @@ async def test_a_write_that_is_refused_for_its_content_fails_alone_and_is_no_out
             await write
     with pytest.raises(ContentRefusedError):
         await repository.load([text], ALICE, 5)
-    assert not database.is_failing
+    assert not database.writes.is_failing
     await database.close()
 
 
@@ -137,10 +137,10 @@ async def test_while_the_server_is_away_everything_fails_and_afterwards_it_works
     )
     assert [type(outcome) for outcome in outcomes] == [StoreError] * 4
     assert all(str(outcome).startswith(f"{database.name}: ") for outcome in outcomes)
-    assert database.is_failing
+    assert database.writes.is_failing
     await asyncio.to_thread(own_postgres.start)
     assert await receive(repository, 2)
-    assert not database.is_failing
+    assert not database.writes.is_failing
     assert not await receive(repository, 1)
     assert [pending.key[0] for pending in await repository.inbox.load_pending()] == [1, 2]
     assert await repository.load(["t"], ALICE, 5)
@@ -160,7 +160,7 @@ async def test_a_database_that_lost_its_tables_is_a_failure_with_its_remedy(
     execute(url, f"DROP TABLE {', '.join(tables)} CASCADE")
     outcomes = await asyncio.gather(receive(repository, 2), repository.list_conversations(), return_exceptions=True)
     assert [type(outcome) for outcome in outcomes] == [StoreError] * 2
-    for outcome in (outcomes[0], database.failure):
+    for outcome in (outcomes[0], database.writes.failure):
         assert str(outcome).endswith("the database has lost its tables; stop the platform and restore a backup")
     await database.close()
 
@@ -232,7 +232,7 @@ async def test_a_commit_whose_confirmation_is_lost_is_looked_up(postgres: Postgr
         row, is_new, _ = repository.inbox.receive(b"2" * 16, ALICE, "{}", NOW)
         assert await is_new
         status = ConversationStatus(ConversationState.ACTIVE, 1, NOW, NOW)
-        conversation = StoredConversation(repository.database.next_id(), "t", ALICE, "s", status, 100, turns=1)
+        conversation = StoredConversation(repository.database.row_ids.next(), "t", ALICE, "s", status, 100, turns=1)
         armed.append(b"now")
         await repository.inbox.finish(row, conversation, TurnRecord("i", NOW, "{}"), None)
         assert not armed

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, text
 
 from spade_coreason import StoreError
 from spade_coreason.storage import open_database
-from spade_coreason.storage.backends.database import StoreTimings
+from spade_coreason.storage.backends.group_commit import StoreTimings
 from tests.support.databases import execute, read_rows
 from tests.support.errors import ExpectedErrors
 from tests.support.records import open_repository
@@ -42,7 +42,7 @@ async def test_a_table_that_another_program_locks_is_one_clear_line_and_loses_no
             await repository.inbox.receive(os.urandom(16), ALICE, "{}", NOW)[1]
         assert "\n" not in str(caught.value)
     await other.close()
-    await eventually(lambda: not database.is_failing)
+    await eventually(lambda: not database.writes.is_failing)
     assert await repository.inbox.receive(os.urandom(16), ALICE, "{}", NOW)[1]
     await database.close()
 
@@ -64,7 +64,7 @@ async def test_a_transaction_in_which_the_platform_hangs_is_undone_and_said(
     with pytest.raises(StoreError, match="the platform hung during a transaction") as caught:
         await database.write(hang)
     assert "\n" not in str(caught.value)
-    await eventually(lambda: not database.is_failing)
+    await eventually(lambda: not database.writes.is_failing)
     assert read_heads(url) == []
     repository = await open_repository(database)
     assert await repository.inbox.receive(os.urandom(16), ALICE, "{}", NOW)[1]

@@ -41,7 +41,7 @@ async def test_a_conversation_comes_back_as_it_was_stored(database_url: str) -> 
     repository = await open_repository(database, AGENT)
     assert await repository.find_conversations([row.conversation_id, "another"]) == {row.conversation_id: row}
     assert row.contract_record.dump()["interaction_count"] == 7
-    assert repository.database.next_id() > row.id
+    assert repository.database.row_ids.next() > row.id
     await database.close()
 
 

@@ -14,8 +14,9 @@ import pytest
 
 from spade_coreason import StoreError
 from spade_coreason.storage import back_up, open_database, restore
-from spade_coreason.storage.backends.database import ROW_ID_BLOCK, Database, StoreTimings
-from spade_coreason.storage.backends.sequences import MAX_ROW_ID, take_row_ids
+from spade_coreason.storage.backends.database import Database
+from spade_coreason.storage.backends.group_commit import StoreTimings
+from spade_coreason.storage.backends.sequences import MAX_ROW_ID, ROW_ID_BLOCK, take_row_ids
 from spade_coreason.storage.records import DocumentCollection, NewDocument
 from spade_coreason.storage.repository import AgentRepository
 from tests.support.databases import SQLITE, WriterGate, execute, read_rows
@@ -37,14 +38,14 @@ def receive(repository: AgentRepository, text: str = "{}") -> int:
 async def test_the_next_block_is_there_before_the_last_one_is_used_up(database_url: str) -> None:
     writes = WriterGate()
     database = await open_database(database_url, "off", writer_hook=writes)
-    ids = [database.next_id() for _ in range(ROW_ID_BLOCK // 2)]
+    ids = [database.row_ids.next() for _ in range(ROW_ID_BLOCK // 2)]
     assert read_rows_of_sequence(database_url) == ROW_ID_BLOCK + 1
     with writes.hold_batches() as batches:
-        ids.append(database.next_id())
+        ids.append(database.row_ids.next())
         await eventually(lambda: bool(batches))
     await database.write(lambda connection: None)
     assert read_rows_of_sequence(database_url) == 2 * ROW_ID_BLOCK + 1
-    ids += [database.next_id() for _ in range(ROW_ID_BLOCK)]
+    ids += [database.row_ids.next() for _ in range(ROW_ID_BLOCK)]
     assert ids == list(range(1, len(ids) + 1))
     await database.close()
 
@@ -55,10 +56,10 @@ async def test_ids_ascend_for_an_agent_that_comes_from_another_process_while_the
     database = await open_database(postgres.url(), "off")
     foreign = (await database.write(lambda connection: take_row_ids(connection, ROW_ID_BLOCK))).stop - 1
     for _ in range(ROW_ID_BLOCK // 2 + 1):
-        assert database.next_id() < foreign
+        assert database.row_ids.next() < foreign
     await database.write(lambda connection: None)  # the next block is there, behind that of the other process
     await database.open_agent(AGENT)
-    assert database.next_id() > foreign
+    assert database.row_ids.next() > foreign
     await database.close()
 
 
@@ -77,24 +78,24 @@ async def test_row_ids_that_are_used_up_while_nothing_is_written_fail_only_until
     path.rename(tmp_path / "away")
     with pytest.raises(StoreError):
         await database.write(lambda connection: None)
-    first = [database.next_id() for _ in range(ROW_ID_BLOCK)]
+    first = [database.row_ids.next() for _ in range(ROW_ID_BLOCK)]
     for _ in range(3):
         with pytest.raises(StoreError, match="no row ids are left, because the database accepts no writes"):
-            database.next_id()
+            database.row_ids.next()
         _, commit, may_start_early = repository.inbox.receive(os.urandom(16), ALICE, "{}", NOW)
         assert not may_start_early
         with pytest.raises(StoreError, match="no row ids are left"):
             await commit
     (tmp_path / "away").rename(path)
-    await eventually(lambda: not database.is_failing and has_row_ids(database))
-    assert database.next_id() > first[-1]
+    await eventually(lambda: not database.writes.is_failing and has_row_ids(database))
+    assert database.row_ids.next() > first[-1]
     assert await repository.inbox.receive(os.urandom(16), ALICE, "{}", NOW)[1]
     await database.close()
 
 
 def has_row_ids(database: Database) -> bool:
     try:
-        return database.next_id() > 0
+        return database.row_ids.next() > 0
     except StoreError:
         return False
 
@@ -177,7 +178,7 @@ async def test_the_sequence_of_an_older_database_begins_behind_its_highest_row_i
     }
     execute(database_url, values[table])
     database = await open_database(database_url, "off")
-    assert database.next_id() == 5_000_001
+    assert database.row_ids.next() == 5_000_001
     await database.close()
 
 

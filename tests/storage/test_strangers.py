@@ -90,7 +90,7 @@ class RenewedWorker:
 async def renew(database: Database) -> AsyncIterator[RenewedWorker]:
     worker = RenewedWorker(database)
     worker.renewal.start()
-    await eventually(lambda: database.bell.is_open and worker.renewed > 0)
+    await eventually(lambda: database.backend.bell.is_open and worker.renewed > 0)
     try:
         yield worker
     finally:
@@ -132,7 +132,7 @@ async def test_locks_of_a_stranger_keep_no_platform_from_its_start(postgres: Pos
             async with open_worker(url, "one", 3600) as one, open_worker(url, "two", 3600) as two:
                 with pytest.raises(StoreError, match="another platform uses this database"):
                     await open_database(url, "off")
-                async with asyncio.timeout(TIMEOUT_S), two.alone():
+                async with asyncio.timeout(TIMEOUT_S), two.backend.alone():
                     leases = Leases(one)
                     await leases.add_agents([AGENT])
                     assert await leases.change(lambda table: [AGENT]) == ([AGENT], [])
@@ -146,7 +146,7 @@ async def test_two_processes_are_never_alone_at_once(postgres: Postgres) -> None
 
         async def enter(database: Database) -> None:
             nonlocal inside
-            async with database.alone():
+            async with database.backend.alone():
                 inside += 1
                 await asyncio.sleep(0)
                 assert inside == 1
@@ -165,13 +165,13 @@ async def test_a_flood_of_a_stranger_does_not_reach_workers(postgres: Postgres) 
             with flood(stranger, "spade_coreason_leases", "spade_coreason_calls"):
                 while worker.renewed < last + renewals or not rung:
                     last = last or worker.renewed
-                    assert isinstance(two.bell, WorkerBell)
+                    assert isinstance(two.backend.bell, WorkerBell)
                     CallTable(two).wake_doors()  # what workers tell each other still comes
                     rung = worker.told - told
                     await asyncio.sleep(0.05)
             assert worker.lost == other.lost == []
-            assert one.bell.is_open
-            assert two.bell.is_open
+            assert one.backend.bell.is_open
+            assert two.backend.bell.is_open
 
 
 async def test_a_bell_whose_channel_is_known_is_closed_and_the_worker_looks_by_itself(
@@ -182,7 +182,7 @@ async def test_a_bell_whose_channel_is_known_is_closed_and_the_worker_looks_by_i
         async with open_worker(url, "one") as one, open_worker(url, "two") as two, renew(one) as worker:
             [row] = execute(url, "SELECT channel FROM workers WHERE name = 'one'")
             with flood(stranger, row["channel"]):
-                await eventually(lambda: not one.bell.is_open)
+                await eventually(lambda: not one.backend.bell.is_open)
                 renewed, told = worker.renewed, worker.told
                 await eventually(lambda: worker.renewed > renewed + 2 and worker.told > told + 2)
             assert "more than 1000 notifications came in a second" in caplog.text
@@ -197,8 +197,8 @@ async def test_each_connection_of_a_bell_has_another_channel(postgres: Postgres)
         [first] = execute(url, channels)
         told = worker.told
         execute(url, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'spade-coreason mailbox'")
-        await eventually(lambda: execute(url, channels) != [first] and one.bell.is_open and worker.told > told)
-        one.bell.ring("", LEASES_CHANGED)
+        await eventually(lambda: execute(url, channels) != [first] and one.backend.bell.is_open and worker.told > told)
+        one.backend.bell.ring("", LEASES_CHANGED)
 
 
 async def test_who_may_connect_to_the_database_is_said(postgres: Postgres) -> None:

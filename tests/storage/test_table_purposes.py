@@ -440,7 +440,7 @@ async def test_what_came_from_a_person_by_way_of_an_agent_is_found_in_each_table
     assert len(passed_on["requests"]) == 2  # one is open, and one has crashed
     deleted = await delete_person(Call(host, TESTER), OfWholePerson(person=ALICE))
     assert deleted.is_complete
-    if not database.has_memories:
+    if not database.backend.has_memories:
         del rows["interaction_memory"]  # the files are the memory; the rows of a backup are none
     for table in rows:
         left = [row for row in read_table(database_url, table) if ALICE in str(row) or secret_of(ALICE) in str(row)]

@@ -245,7 +245,7 @@ async def test_what_waits_for_a_subscriber_is_delivered(database_url: str) -> No
     topics = TopicRepository(database, AGENT)
     await topics.subscribe(BOB, ["#"])
     for topic in ("news", "news", "weather"):
-        await topics.publish(TopicItem(make_id(database.next_id()), topic, ALICE, NOW, {}))
+        await topics.publish(TopicItem(make_id(database.row_ids.next()), topic, ALICE, NOW, {}))
     [parked, *_] = await topics.load_deliveries(BOB, 9)
     await topics.record_failure(parked, 0, "", NOW)
     await database.write(lambda connection: downgrade(connection, "0030"))

@@ -14,7 +14,7 @@ from a2a.types import a2a_pb2
 from spade_coreason.config.settings import WebSettings
 from spade_coreason.doors.a2a.routes import make_a2a_routes
 from spade_coreason.doors.files import make_file_routes
-from spade_coreason.storage.backends.database import Durability
+from spade_coreason.storage.backends.group_commit import Durability
 from spade_coreason.testing import Policy
 from tests.support.door_agents import CALLERS, RunningDoors, run_behind_doors
 from tests.support.doors import KEY, run_server, web_settings

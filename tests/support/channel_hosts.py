@@ -14,7 +14,7 @@ from spade_coreason.domain.messages import Refused, Repeated
 from spade_coreason.exceptions import PeerRefusedError
 from spade_coreason.runtime import AgentRuntime, Channel
 from spade_coreason.storage import AgentRepository, open_database
-from spade_coreason.storage.backends.database import Durability
+from spade_coreason.storage.backends.group_commit import Durability
 from spade_coreason.testing import Policy
 from tests.support.fetched_channel import NAME, FetchedChannel, texts_of
 from tests.support.records import AGENT

@@ -15,7 +15,8 @@ import pytest
 
 from spade_coreason.domain.duplicates import Evidence
 from spade_coreason.storage import open_database
-from spade_coreason.storage.backends.database import Database, WriterHook
+from spade_coreason.storage.backends.database import Database
+from spade_coreason.storage.backends.group_commit import WriterHook
 
 SQLITE = "sqlite+aiosqlite:///"
 TABLES = ("conversations", "interactions", "variables", "inbox")

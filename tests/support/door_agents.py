@@ -21,7 +21,7 @@ from spade_coreason.doors.doors import DoorAgent, Doors
 from spade_coreason.memory import USAGE_EVENT
 from spade_coreason.operations.host import OperationHost, RunningAgent
 from spade_coreason.runtime import AgentRuntime
-from spade_coreason.storage.backends.database import Durability
+from spade_coreason.storage.backends.group_commit import Durability
 from spade_coreason.testing import Policy
 from tests.support.channel_hosts import run_on_channels
 from tests.support.doors import FRONT_END_KEY, KEY, OTHER_KEY

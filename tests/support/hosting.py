@@ -45,7 +45,8 @@ from spade_coreason.runtime.peers.peers import Peers
 from spade_coreason.runtime.runner import Runner
 from spade_coreason.runtime.upkeep.expiry import OnConversationEnd
 from spade_coreason.storage import find_database_file, open_database
-from spade_coreason.storage.backends.database import Database, StoreTimings
+from spade_coreason.storage.backends.database import Database
+from spade_coreason.storage.backends.group_commit import StoreTimings
 from spade_coreason.storage.repository import AgentRepository
 from spade_coreason.testing import Policy, Rules
 from spade_coreason.xmpp.connection.endpoint import ServerEndpoint

@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import text
 
 from spade_coreason.storage import open_database
-from spade_coreason.storage.backends.database import StoreTimings
+from spade_coreason.storage.backends.group_commit import StoreTimings
 from tests.support.databases import execute
 from tests.support.servers.postgres import USER, postgres
 from tests.support.wait import eventually

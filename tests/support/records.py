@@ -39,7 +39,7 @@ async def open_repository(database: Database, agent: str = AGENT) -> AgentReposi
 def new_conversation(repository: AgentRepository, name: str = "t", owner: str = ALICE, **fields: Any) -> StoredConversation:
     status = ConversationStatus(ConversationState.ACTIVE, 0, NOW, NOW)
     session = str(derive_session_id(repository.agent, owner, name))
-    return replace(StoredConversation(repository.database.next_id(), name, owner, session, status, 100), **fields)
+    return replace(StoredConversation(repository.database.row_ids.next(), name, owner, session, status, 100), **fields)
 
 
 async def receive_request(

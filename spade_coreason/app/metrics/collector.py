@@ -178,11 +178,11 @@ def _add_connection(families: _Families, jid: str, host: HostedAgent) -> None:
 
 
 def _add_database(families: _Families, database: Database) -> None:
-    families.add(m.COMMITS, database.stored_count, "stored")
-    families.add(m.COMMITS, database.failed_count, "failed")
-    families.add(m.TRANSACTIONS, database.transaction_count)
-    families.add(m.WRITES_PENDING, database.pending_count)
-    families.add(m.STORAGE_FAILING, database.is_failing)
+    families.add(m.COMMITS, database.writes.stored_count, "stored")
+    families.add(m.COMMITS, database.writes.failed_count, "failed")
+    families.add(m.TRANSACTIONS, database.writes.transaction_count)
+    families.add(m.WRITES_PENDING, database.writes.pending_count)
+    families.add(m.STORAGE_FAILING, database.writes.is_failing)
 
 
 def _add_web(families: _Families, web: WebServer) -> None:

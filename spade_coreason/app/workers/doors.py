@@ -121,7 +121,7 @@ class RemoteDoors:
     ) -> None:
         self.worker = leases.worker
         self.calls = calls
-        self.mailbox = WorkerMailbox(database, self._take, lambda: self.interrupt(_LOST))
+        self.mailbox = WorkerMailbox(database.backend.connections, self._take, lambda: self.interrupt(_LOST))
         self.database = database
         self._leases = leases
         self._doors = doors

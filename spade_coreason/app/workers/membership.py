@@ -209,9 +209,9 @@ class Membership:
             except StoreError as error:
                 log.error("%s: its interaction memory lacks what was added outside of turns: %s", agent, error)
         self._hosted.absent.pop(agent, None)
-        open_rows = self._database.open_inbox_rows.get(agent, set())
+        open_rows = self._database.inbox_index.open_rows.get(agent, set())
         cut_off.update(self._builder.crash_guard.running.take_rows(open_rows))
         self._builder.crash_guard.remove(agent, open_rows)
-        self._database.close_agent(agent)
+        self._database.inbox_index.close_agent(agent)
         log.info("%s: is given back", agent)
         return sorted(cut_off & open_rows)

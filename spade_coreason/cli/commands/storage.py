@@ -63,7 +63,7 @@ async def _migrate(settings: Settings) -> None:
     from ...app import import_memories
 
     async with _open_exclusively(settings) as database:
-        before, now = database.previous_revision, database.revision
+        before, now = database.schema.previous_revision, database.schema.revision
         await import_memories(settings, database)
     if before is None:
         print_line(f"{database.name}: created with schema {now}.")
@@ -159,7 +159,7 @@ async def _restore(settings: Settings, source: Path) -> BackupInfo:
     from ...storage import restore
 
     async with _open_exclusively(settings) as database:
-        move_memories = move_files_to_rows if database.has_memories else move_rows_to_files
+        move_memories = move_files_to_rows if database.backend.has_memories else move_rows_to_files
         with _progress_bar("restoring") as progress:
             return await restore(database, settings.storage.memory_dir, source, progress, move_memories)
 

@@ -100,7 +100,9 @@ class ConversationLoader:
         session_id = str(derive_session_id(services.jid, owner, conversation_id))
         status = conversation.new_status(services.clock())
         limit = services.policy.rules.max_interactions
-        record = StoredConversation(services.repository.database.next_id(), conversation_id, owner, session_id, status, limit)
+        record = StoredConversation(
+            services.repository.database.row_ids.next(), conversation_id, owner, session_id, status, limit
+        )
         # Before the turn, so that variables stored under this id belong to the owner even if the turn never ends: what is
         # written later is stored later, or in the same transaction. The end of the turn writes the conversation again.
         services.repository.save_conversation(record)

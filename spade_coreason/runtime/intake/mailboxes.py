@@ -127,12 +127,12 @@ class Mailboxes:
 
         def retry() -> None:
             mailbox.retry = None
-            if self._repository.database.is_failing and mailbox.queue:
+            if self._repository.database.writes.is_failing and mailbox.queue:
                 mailbox.retry = self._loop.call_later(_POLL_S, retry)
             elif self.get(*mailbox.key) is mailbox:
                 self._start_worker(mailbox)
 
-        mailbox.retry = self._loop.call_later(_POLL_S if self._repository.database.is_failing else delay_s, retry)
+        mailbox.retry = self._loop.call_later(_POLL_S if self._repository.database.writes.is_failing else delay_s, retry)
         for item in mailbox.queue:
             self._watch(mailbox, item)
         mailbox.requeue(queued)

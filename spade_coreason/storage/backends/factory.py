@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError
 
 from ...exceptions import StoreError
 from ..workers.leases import WorkerTerms
-from .database import Database, Durability, StoreTimings, WriterHook, display_name
+from .backend import Backend, display_name
+from .database import Database
+from .group_commit import Durability, StoreTimings, WriterHook
 
 
 async def open_database(
@@ -26,23 +28,20 @@ async def open_database(
     the end of the process, "off" is for tests. `writer_hook` receives each batch of writes before the writer does. With
     `terms` this process is one of several workers; PostgreSQL only. Raise StoreError, which names the database and the problem.
     """
-    database = _create_database(url, durability, timings, writer_hook, terms)
+    backend = _create_backend(url, durability, timings, writer_hook, terms)
     try:
-        if is_read_only:
-            await database.open_to_read()
-        else:
-            await database.open()
+        schema = await (backend.open_to_read() if is_read_only else backend.open())
     except BaseException as error:
-        await database.dispose()
-        if isinstance(error, SQLAlchemyError):
-            raise database.problem(error) from error
+        await backend.close()
+        if isinstance(error, backend.driver_errors):
+            raise backend.problem(error) from error
         raise
-    return database
+    return Database(backend, schema)
 
 
-def _create_database(
+def _create_backend(
     url: str, durability: Durability, timings: StoreTimings, writer_hook: WriterHook | None, terms: WorkerTerms | None
-) -> Database:
+) -> Backend:
     try:
         parsed = make_url(url)
     except ArgumentError as error:
@@ -51,20 +50,20 @@ def _create_database(
             " or postgresql+asyncpg://user:password@host/database"
         ) from error
     if parsed.get_backend_name() == "sqlite":
-        from .sqlite import SqliteDatabase
+        from .sqlite import SqliteBackend
 
-        return SqliteDatabase(parsed, durability, timings, writer_hook)
+        return SqliteBackend(parsed, durability, timings, writer_hook)
     if parsed.drivername == "postgresql+asyncpg":
-        from .postgres import PostgresDatabase
+        from .postgres import PostgresBackend
 
-        return PostgresDatabase(parsed, durability, timings, writer_hook, terms)
+        return PostgresBackend(parsed, durability, timings, writer_hook, terms)
     raise StoreError(f"{display_name(parsed)}: only sqlite+aiosqlite:/// and postgresql+asyncpg:// are supported")
 
 
 async def review_server(url: str) -> str | None:
     """Return what to change for safety at the server of `url`; None if nothing. StoreError if a platform cannot use it."""
-    database = _create_database(url, "off", StoreTimings(), None, None)
+    backend = _create_backend(url, "off", StoreTimings(), None, None)
     try:
-        return await database.review()
+        return await backend.review()
     finally:
-        await database.dispose()
+        await backend.close()

@@ -44,7 +44,7 @@ def _check_health(connection: Connection, database: Database) -> Health:
     problems = [*_find_damage(connection), *_find_contradictions(connection), *_find_audit_problems(connection)]
     problems += _find_memory_problems(connection)
     received, answered = by_state.get(RECEIVED, 0), by_state.get(ANSWERED, 0)
-    return Health(database.name, database.revision, rows, received, answered, tuple(problems[:_MAX_PROBLEMS]))
+    return Health(database.name, database.schema.revision, rows, received, answered, tuple(problems[:_MAX_PROBLEMS]))
 
 
 def _find_damage(connection: Connection) -> list[str]:

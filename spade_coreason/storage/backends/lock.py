@@ -35,7 +35,7 @@ def lock_directory(directory: Path) -> Iterator[None]:
 def lock_database(url: str) -> Iterator[None]:
     """Own the SQLite file at `url` until the block ends, because another data directory may name it too.
 
-    Raise the errors of `lock_directory`. Do nothing for PostgreSQL: `PostgresDatabase` takes a lock on the server.
+    Raise the errors of `lock_directory`. Do nothing for PostgreSQL: `PostgresBackend` takes a lock on the server.
     """
     file = find_database_file(url)
     if file is None:

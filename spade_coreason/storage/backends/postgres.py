@@ -7,50 +7,29 @@ import os
 import random
 import re
 import threading
-from collections.abc import AsyncIterator, Callable, Mapping
+import time
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
-from datetime import datetime
 from functools import partial
 from itertools import chain
 from secrets import token_hex
-from types import MappingProxyType
 from typing import Any
-from weakref import WeakKeyDictionary
 
-from sqlalchemy import URL, Connection, Select, event
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
-from sqlalchemy.pool import NullPool
+from sqlalchemy import URL, Connection, Select
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from ...domain.environment.installation import install_hint
 from ...exceptions import ContentRefusedError, DatabaseUnreachableError, LeaseLostError, StoreError
 from ..schema import CLOSED, inbox
 from ..workers.leases import RINGS, WorkerTerms, add_worker, make_fence, name_session
 from ..workers.mailbox import WorkerBell
-from .database import (
-    INBOX_PAGE_ROWS,
-    Commit,
-    Database,
-    Durability,
-    Outcomes,
-    QueryGenerator,
-    Row,
-    StoreTimings,
-    T,
-    WriterHook,
-    group_rows,
-    is_of_agent,
-    select_inbox_rows,
-    select_rows_with_steps,
-)
+from .backend import Backend
+from .group_commit import Commit, Durability, Outcomes, QueryGenerator, Row, StoreTimings, T, WriterHook, group_rows
+from .inbox_index import INBOX_PAGE_ROWS, is_of_agent, select_inbox_rows, select_rows_with_steps
+from .postgres_connections import CONNECT_TIMEOUT_S, PostgresConnections, find_remedy, sqlstate
 from .statements import ADD_INTERACTION, CLOSE, KEY_COLUMNS, RECEIVE, RECEIVE_ANSWERED, postgres_queries, postgres_sql
+from .stored_schema import StoredSchema, create_or_migrate
 
-try:
-    import asyncpg
-except ImportError as error:
-    raise StoreError(f"PostgreSQL needs asyncpg, which is not installed: {install_hint('postgres')}") from error
-
-_CONNECT_TIMEOUT_S = 5.0
 _COMMAND_TIMEOUT_S = 60.0
 _BLOCKING_TIMEOUT_S = 10.0
 """The longest time for which a read may block the event loop."""
@@ -71,8 +50,6 @@ _LOCK_TIMEOUT_S = 2.0
 """The connection of a killed platform may stay open for this time."""
 _NONE = "SELECT 0"
 """The status of a query without rows."""
-_SERVER = "SELECT pg_postmaster_start_time(), pg_is_in_recovery() OR current_setting('transaction_read_only')::boolean"
-"""Identify the server, and find out if it takes no writes."""
 _MARK = "SET spade_coreason.session = '{}'"
 _HAS_MARK = "SELECT WHERE current_setting('spade_coreason.session', true) = '{}'"
 _POOLED_STATES = {"26000", "42P05"}
@@ -90,13 +67,6 @@ _OTHER_SERVER_STATES = ("25006", "57P")
 _CREATED_STATES = {"23505", "42P07", "42710"}
 """The SQLSTATE of tables that another process is just creating."""
 _LOST_TABLES_REMEDY = "the database has lost its tables; stop the platform and restore a backup"
-_ENDED_REMEDY = "the connection was ended, probably because the platform hung; the log of the server says why"
-_REMEDIES = {
-    "25006": "the address leads to a standby, or to a server that is read-only; the connections are made anew",
-    "55P03": "another program has locked a table for too long; pg_locks names it",
-    "25P03": "the platform hung during a transaction, which was undone; its log names what blocked it",
-}
-"""The remedy of an error, by its SQLSTATE."""
 _CONNECT_FAILED = re.compile(r"\[Errno (\d+)\] Connect call failed")
 """The reason in an error of asyncio, which has one for each address of a host."""
 # SQLSTATE classes of further errors in one write. All other classes are failures of the server (PostgreSQL, appendix A).
@@ -105,18 +75,75 @@ _UNDEFINED_TABLE = "42P01"
 _NO_CONNECTION_STATES = {"25006", "53300", "57P03"}  # read-only; too many clients; the server is starting or stopping
 _INSERTING_STATEMENTS = (RECEIVE, RECEIVE_ANSWERED, ADD_INTERACTION)
 """The statements whose new rows identify a transaction."""
-DRIVER_ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, SQLAlchemyError, OSError)
-"""The errors of a connection. `InternalClientError` comes from one that the server is just ending."""
+DRIVER_ERRORS = PostgresConnections.errors
 
 
-class PostgresDatabase(Database):
-    """One schema of a PostgreSQL database.
+class PlatformLock:
+    """The lock that a process has on a database, as long as it is connected: the name of a session.
+
+    The process in the name owns it, and it ends with the session. Only sessions of the same user count, so that other users of
+    the database can hold no lock. Workers share the lock.
+    """
+
+    def __init__(self, database_name: str, *, is_shared: bool) -> None:
+        self.owner = token_hex(8)
+        """The name of this process."""
+        self._database_name = database_name
+        self._is_shared = is_shared
+
+    async def acquire(self, driver: Any, worker: int | None) -> None:
+        """Take the lock that a platform holds as long as it is connected. Raise StoreError if another platform holds it.
+
+        It is also the name by which another worker can end the session of this one.
+        """
+        await driver.execute(_ADVISORY_LOCK.format("_shared" if self._is_shared else ""))
+        name, others = (name_session(worker or 0), "alone") if self._is_shared else (self._name_owner("alone"), "alone|worker")
+        if not await self._name_session(driver, name, others, _LOCK_TIMEOUT_S, _HOLDS_ADVISORY_LOCK):
+            names = await self._find_workers(driver)
+            which, them = (f" ({', '.join(names)})", "all its workers") if names else ("", "it")
+            remedy = f"stop {them}, or name another database in storage.url; workers share one: all need server.mode: external"
+            raise StoreError(f"{self._database_name}: another platform uses this database{which}; {remedy}")
+
+    async def acquire_for_import(self, driver: Any) -> None:
+        """Take the lock of a process that moves interaction memories. Raise StoreError if another one holds it for too long."""
+        if not await self._name_session(driver, self._name_owner("import"), "import", _ALONE_TIMEOUT_S):
+            remedy = "another process moves interaction memories; start again once it has ended"
+            raise StoreError(f"{self._database_name}: {remedy}")
+
+    def _name_owner(self, kind: str) -> str:
+        """Return the SQL of the name of a session of this process that holds a lock."""
+        return f"'spade-coreason {kind} {self.owner} in ' || hashtext(current_schema()::text)"
+
+    async def _name_session(self, driver: Any, name: str, others: str, timeout_s: float, further: str = "") -> bool:
+        """Give a session a name (SQL). Return False, and take the name away, if other processes keep one of the kinds `others`.
+
+        Of two processes at once, at least one sees the other.
+        """
+        deadline = time.monotonic() + timeout_s
+        while True:
+            await driver.execute(f"SELECT set_config('application_name', {name}, false)")
+            if await driver.execute(_OTHERS.format(others, further)) == _NONE:
+                return True
+            await driver.execute("SET application_name = 'spade-coreason waits'")
+            if time.monotonic() > deadline:
+                return False
+            await asyncio.sleep(random.uniform(0.01, 0.1))
+
+    async def _find_workers(self, driver: Any) -> list[str]:
+        """Return the names of the workers that share the database; none if it has no tables yet, or older ones."""
+        try:
+            return [row["name"] for row in await driver.fetch("SELECT name FROM workers ORDER BY id")]
+        except DRIVER_ERRORS as error:
+            if sqlstate(error) != _UNDEFINED_TABLE:
+                raise
+            return []
+
+
+class PostgresBackend(Backend):
+    """One schema of a PostgreSQL database: a writer task on its own connection, and a pool of connections for reads.
 
     One process uses it at a time. Workers share it, and each transaction of theirs is fenced by the lease of its worker (see
     leases.py).
-
-    A lock is the name of a session: the process in the name owns it, and it ends with the session. Only sessions of the same
-    user count, so that other users of the database can hold no lock.
     """
 
     reader_connections = 4
@@ -131,95 +158,29 @@ class PostgresDatabase(Database):
         writer_hook: WriterHook | None,
         terms: WorkerTerms | None = None,
     ) -> None:
-        super().__init__(url, durability, timings, writer_hook)
+        super().__init__(url, timings, writer_hook)
+        self.connections = PostgresConnections(url, durability, timings, self.writes.retry)
         self._terms = terms
         self._begin_sql = "BEGIN"
-        self._bell: WorkerBell | None = None
-        self._owner = token_hex(8)
-        self._is_writer = False
-        self._server: datetime | None = None
-        """The server of the newest connection, as the time of its start."""
-        self._connections: WeakKeyDictionary[Any, tuple[asyncio.AbstractEventLoop, datetime]] = WeakKeyDictionary()
-        """The drivers of all connections, with their event loops and servers."""
+        self._lock = PlatformLock(self.name, is_shared=terms is not None)
         # The writer begins its transactions itself, so that prepared statements and functions share one.
-        self._writer_engine = self.make_engine(command_timeout_s=_COMMAND_TIMEOUT_S)
+        make_engine = self.connections.make_engine
+        self._writer_engine = make_engine(command_timeout_s=_COMMAND_TIMEOUT_S)
         pool: dict[str, Any] = {"max_overflow": 0, "pool_pre_ping": True, "isolation_level": "REPEATABLE READ"}
-        self._reader_engine = self.make_engine(pool_size=self.reader_connections, **pool)
+        self._reader_engine = make_engine(pool_size=self.reader_connections, **pool)
         self._blocking_reader: _BlockingReader | None = None
-        self._make_blocking_engine = partial(self.make_engine, command_timeout_s=_BLOCKING_TIMEOUT_S, pool_size=1, **pool)
+        self._make_blocking_engine = partial(make_engine, command_timeout_s=_BLOCKING_TIMEOUT_S, pool_size=1, **pool)
         self._connection: AsyncConnection | None = None
         self._next_batch: list[Commit[Any]] = []
         self._wake_event = asyncio.Event()
         self._writer_task: asyncio.Task[None] | None = None
 
-    def make_engine(
-        self,
-        name: str = "spade-coreason",
-        timeout_s: float = _CONNECT_TIMEOUT_S,
-        command_timeout_s: float | None = None,
-        settings: Mapping[str, str] = MappingProxyType({}),
-        **options: Any,
-    ) -> AsyncEngine:
-        """Make an engine whose connections are like those of turns, of sessions with a name.
-
-        Once one of them leads to another server, or the writer finds its server read-only, all others are ended.
-        """
-        timings = self._timings
-        settings = {
-            "application_name": name,
-            "synchronous_commit": "on" if self._durability == "full" else "off",
-            "jit": "off",  # the queries are too short to profit
-            "lock_timeout": f"{timings.lock_timeout_s:g}s",
-            "idle_in_transaction_session_timeout": f"{timings.idle_transaction_timeout_s:g}s",
-            # With the connections of a lost platform, its lock on the database ends.
-            "tcp_user_timeout": f"{timings.lost_client_timeout_s:g}s",
-            "tcp_keepalives_idle": f"{max(1.0, timings.lost_client_timeout_s / 2):.0f}s",
-            "tcp_keepalives_interval": f"{max(1.0, timings.lost_client_timeout_s / 6):.0f}s",
-            **settings,
-        }
-        # Not as parameters of the start, most of which a pooler refuses or ignores.
-        statements = "; ".join(f"SET {key} = '{value}'" for key, value in settings.items())
-
-        async def prepare(driver: Any) -> None:
-            try:
-                await driver.execute(statements)
-                server, is_read_only = await driver.fetchrow(_SERVER)
-                if self._is_writer and is_read_only:
-                    raise asyncpg.ReadOnlySQLTransactionError("no writes are possible")
-            except BaseException:
-                driver.terminate()
-                raise
-            note = partial(self._note_server, driver, asyncio.get_running_loop(), server)
-            with suppress(RuntimeError):  # the loop is closed
-                self._loop.call_soon_threadsafe(note)
-
-        arguments = {"timeout": timeout_s, "command_timeout": command_timeout_s}
-        options = options or {"poolclass": NullPool, "isolation_level": "AUTOCOMMIT"}
-        engine = create_async_engine(self.url, connect_args=arguments, **options)
-        event.listen(engine.sync_engine, "connect", lambda connection, _: connection.run_async(prepare))
-        return engine
-
-    def _note_server(self, driver: Any, loop: asyncio.AbstractEventLoop, server: datetime) -> None:
-        self._connections[driver] = loop, server
-        if server != self._server:
-            self._server = server
-            self._end_connections(server)
-            if not self._is_closed:
-                self._retry_write()
-
-    def _end_connections(self, server: datetime | None = None) -> None:
-        """End the connections to all servers but one. They are made anew when they are needed."""
-        for driver, (loop, other) in list(self._connections.items()):
-            if other != server:
-                with suppress(RuntimeError):  # the loop is closed
-                    loop.call_soon_threadsafe(driver.terminate)
-
     async def review(self) -> str | None:
         try:
             await self._require_usable()
+            revoke = await self.read(lambda connection: connection.exec_driver_sql(_PUBLIC_CONNECT).scalar())
         except DRIVER_ERRORS as error:
             raise self.problem(error) from error
-        revoke = await self.read(lambda connection: connection.exec_driver_sql(_PUBLIC_CONNECT).scalar())
         return revoke and f"every user of the server may connect to the database, and slow it down; run: {revoke}"
 
     async def _require_usable(self) -> None:
@@ -231,66 +192,63 @@ class PostgresDatabase(Database):
                 raise StoreError(
                     f"{self.name}: has the encoding {encoding}, which lacks characters that people write; {remedy}"
                 )
-            await driver.execute(_MARK.format(self._owner))
+            await driver.execute(_MARK.format(self._lock.owner))
             async with self._reader_engine.connect() as other:
                 await (await _driver_connection(other)).execute(_MARK.format("other"))
-            if await driver.execute(_HAS_MARK.format(self._owner)) == _NONE:
+            if await driver.execute(_HAS_MARK.format(self._lock.owner)) == _NONE:
                 raise StoreError(f"{self.name}: {_POOLED}")
 
-    async def open(self) -> None:
-        self._is_writer = True
+    async def open(self) -> StoredSchema:
+        self.connections.must_write = True
         try:
             await self._require_usable()
             # This engine has no command timeout: a migration is one transaction, and may take longer than any other command.
             async with self._reader_engine.connect() as connection:
                 await connection.execution_options(isolation_level="READ COMMITTED")  # other workers write at the same time
-                await self._acquire_lock(await _driver_connection(connection))
+                await self._lock.acquire(await _driver_connection(connection), None)
+                create = partial(create_or_migrate, name=self.name)
                 try:
-                    await connection.run_sync(self._create_or_migrate)
+                    schema = await connection.run_sync(create)
                 except DBAPIError as error:
-                    if _sqlstate(error) not in _CREATED_STATES:
+                    if sqlstate(error) not in _CREATED_STATES:
                         raise
                     await connection.rollback()  # another worker has just created the tables
-                    await connection.run_sync(self._create_or_migrate)
+                    schema = await connection.run_sync(create)
                 await connection.invalidate()  # its name is no reader's
             driver = await self._ensure_connection()
             if self._terms is not None and self._connection is not None:
-                self.worker_id = await self._connection.run_sync(self._add_worker, self._terms)
+                self.worker_id = await self._connection.run_sync(_add_worker, self._terms)
+                self.bell = WorkerBell(self.connections, self.worker_id)
                 self._begin_sql = make_fence(self.worker_id)
-                await self._acquire_lock(driver)
-                self.bell = self._bell = WorkerBell(self)
-                self._bell.start()
+                await self._lock.acquire(driver, self.worker_id)
+                self.bell.start()
         except DRIVER_ERRORS as error:
             problem = self.problem(error)
             raise (DatabaseUnreachableError(str(problem)) if _is_unreachable(error) else problem) from error
         self._writer_task = asyncio.create_task(self._run_writer(), name="database-writer")
+        return schema._replace(is_new=False)  # it has been unlocked since its tables were created
 
-    def _schedule_log_truncation(self) -> None:
-        """Do nothing: the server manages its log."""
-
-    async def _stop_writer(self) -> None:
+    async def close(self) -> None:
         if self._writer_task is not None:
             self._wake_event.set()
             await self._writer_task
-
-    async def dispose(self) -> None:
         if self._blocking_reader is not None:
             await asyncio.to_thread(self._blocking_reader.close)
         await self._close_connection()
-        if self._bell is not None:
-            await self._bell.close()
+        if self.worker_id is not None:
+            await self.bell.close()
         await self._writer_engine.dispose()
         await self._reader_engine.dispose()
 
-    async def _read(self, work: Callable[[Connection], T]) -> T:
-        server = self._server
+    async def read(self, work: Callable[[Connection], T]) -> T:
+        server = self.connections.server
         try:
             async with self._reader_engine.connect() as connection:
                 return await connection.run_sync(work)
         except DRIVER_ERRORS:
-            if self._server == server:
+            if self.connections.server == server:
                 raise
-            return await self._read(work)
+            return await self.read(work)
 
     def read_blocking(self, work: Callable[[Connection], T]) -> T:
         if self._blocking_reader is None:
@@ -306,9 +264,7 @@ class PostgresDatabase(Database):
         try:
             connection = await self._writer_engine.connect()
             try:
-                name = self._name_process("import")
-                if not await self._name_session(await _driver_connection(connection), name, "import", _ALONE_TIMEOUT_S):
-                    raise StoreError(f"{self.name}: another process moves interaction memories; start again once it has ended")
+                await self._lock.acquire_for_import(await _driver_connection(connection))
             except BaseException:
                 await connection.invalidate()
                 raise
@@ -319,19 +275,14 @@ class PostgresDatabase(Database):
         finally:
             await connection.invalidate()
 
-    @property
-    def queries(self) -> Mapping[int, str]:
-        """The texts of the prepared queries."""
-        return postgres_queries()
-
     def run_queries(self, queries: QueryGenerator[T]) -> asyncio.Future[T]:
         """Run a few short prepared queries on a connection of the pool."""
-        return self._loop.create_task(self._run_query_generator(queries))
+        return asyncio.create_task(self._run_query_generator(queries))
 
     async def _run_query_generator(self, queries: QueryGenerator[T]) -> T:
-        texts = self.queries
+        texts = postgres_queries()
         try:
-            async with self._reader_slots, self._reader_engine.connect() as connection:
+            async with self.reader_slots, self._reader_engine.connect() as connection:
                 driver = await _driver_connection(connection)
                 query, parameters = next(queries)
                 while True:
@@ -346,40 +297,43 @@ class PostgresDatabase(Database):
 
     # The writer
 
-    def _write_batch(self, batch: list[Commit[Any]]) -> None:
+    def write_batch(self, batch: list[Commit[Any]]) -> None:
         self._next_batch += batch
         self._wake_event.set()
 
     async def _run_writer(self) -> None:
-        while self._next_batch or not self._is_closed:
+        while self._next_batch or not self.writes.is_closed:
             await self._wake_event.wait()
             self._wake_event.clear()
             batch, self._next_batch = self._next_batch, []
             if batch:
                 resolved = await self._commit(batch)
                 batch.clear()  # so that a finished turn can be freed without waiting for the next batch
-                self._resolve(*resolved)
+                self.writes.resolve(*resolved)
                 if self._next_batch:
                     self._wake_event.set()
+
+    def truncate_log_soon(self) -> None:
+        """Do nothing: the server manages its log."""
 
     def problem(self, error: Exception) -> StoreError:
         if numbers := dict.fromkeys(_CONNECT_FAILED.findall(str(error))):
             return StoreError(f"{self.name}: cannot connect: {', '.join(os.strerror(int(number)) for number in numbers)}")
-        if _sqlstate(error) in _POOLED_STATES:
+        if sqlstate(error) in _POOLED_STATES:
             return StoreError(f"{self.name}: {_POOLED}")
         problem = super().problem(error)
         if _is_refused_content(error):
             return ContentRefusedError(str(problem))
-        remedy = _LOST_TABLES_REMEDY if _has_lost_tables(error) else _find_remedy(error)
+        remedy = _LOST_TABLES_REMEDY if _has_lost_tables(error) else find_remedy(error)
         return problem if remedy is None else StoreError(f"{problem}: {remedy}")
 
     async def _commit(self, batch: list[Commit[Any]]) -> tuple[Outcomes, StoreError | None]:
         """Commit a batch. Return the result of each write, and the failure if the server accepts no writes at all."""
-        server = self._server
+        server = self.connections.server
         try:
             results = await self._run_transaction(batch)
         except Exception as error:  # noqa: BLE001 - any error goes to the caller of the write
-            if self._server != server and isinstance(error, DRIVER_ERRORS):
+            if self.connections.server != server and isinstance(error, DRIVER_ERRORS):
                 return await self._commit(batch)  # its connection was ended, because another server takes writes now
             problem = self.problem(error) if isinstance(error, DRIVER_ERRORS) else error
             failure = problem if isinstance(problem, StoreError) and _is_server_failure(error) else None
@@ -405,8 +359,8 @@ class PostgresDatabase(Database):
             driver.terminate()  # a server that does not answer cannot receive a rollback
             raise
         except BaseException as error:
-            if (_sqlstate(error) or "").startswith(_OTHER_SERVER_STATES):
-                self._end_connections()
+            if (sqlstate(error) or "").startswith(_OTHER_SERVER_STATES):
+                self.connections.end_others()
             with suppress(*DRIVER_ERRORS):  # the connection may be what failed
                 await driver.execute("ROLLBACK")
             raise
@@ -439,7 +393,7 @@ class PostgresDatabase(Database):
         The new rows of the transaction (`ids`) identify it. One without new rows, which is rare, has its `transaction_id`.
         """
         with suppress(TimeoutError):
-            async with asyncio.timeout(_CONNECT_TIMEOUT_S):
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 while True:
                     try:
                         driver = await self._ensure_connection()
@@ -468,12 +422,11 @@ class PostgresDatabase(Database):
         connection = await self._writer_engine.connect()
         try:
             driver = await _driver_connection(connection)
-            await self._acquire_lock(driver)
-            self.is_new = False  # it has been unlocked since its tables were created
-            first_foreign, is_first = self._known_next_id, not self._known_next_id
-            if await connection.run_sync(self._renew_row_ids) and not is_first:
+            await self._lock.acquire(driver, self.worker_id)
+            first_foreign = self.row_ids.known_next
+            if await connection.run_sync(self.row_ids.renew) and first_foreign:
                 # Another platform has stored these while this one had no connection.
-                of_agents = inbox.c.agent.in_(list(self.open_inbox_rows))
+                of_agents = inbox.c.agent.in_(list(self.inbox_index.open_rows))
                 await self._load_rows(select_inbox_rows(inbox.c.id >= first_foreign, of_agents))
         except BaseException:
             await connection.invalidate()
@@ -482,75 +435,29 @@ class PostgresDatabase(Database):
         self._connection = connection
         return driver
 
-    async def _load_agent(self, agent: str) -> None:
-        self.open_inbox_rows[agent] = set()
+    async def load_agent(self, agent: str) -> None:
+        self.inbox_index.open_rows[agent] = set()
         try:
             await self._load_rows(select_rows_of(agent))
         except BaseException:
-            del self.open_inbox_rows[agent]
+            del self.inbox_index.open_rows[agent]
             raise
 
     async def _load_rows(self, query: Select[Any]) -> None:
         """Remember the rows of the inbox that a query finds, a page at a time, so that other tasks run in between."""
         open_ids = []
         try:
-            async with self._reader_slots, self._reader_engine.connect() as connection:
+            async with self.reader_slots, self._reader_engine.connect() as connection:
                 async for rows in (await connection.stream(query)).partitions():
-                    self._add_inbox_rows(rows)
+                    self.inbox_index.add_stored(rows)
                     open_ids += [row.id for row in rows if row.state < CLOSED]  # only these may have steps
                 while open_ids:
                     page, open_ids = open_ids[:INBOX_PAGE_ROWS], open_ids[INBOX_PAGE_ROWS:]
                     with_steps = await connection.scalars(select_rows_with_steps(page))
-                    self.inbox_rows_with_steps.difference_update(page)  # another worker may have parked them since
-                    self.inbox_rows_with_steps.update(with_steps)
+                    self.inbox_index.rows_with_steps.difference_update(page)  # another worker may have parked them since
+                    self.inbox_index.rows_with_steps.update(with_steps)
         except DRIVER_ERRORS as error:
             raise self.problem(error) from error
-
-    def _add_worker(self, connection: Connection, terms: WorkerTerms) -> int:
-        worker = add_worker(connection, terms)
-        connection.commit()
-        return worker
-
-    def _name_process(self, kind: str) -> str:
-        """Return the SQL of the name of a session of this process that holds a lock."""
-        return f"'spade-coreason {kind} {self._owner} in ' || hashtext(current_schema()::text)"
-
-    async def _name_session(self, driver: Any, name: str, others: str, timeout_s: float, further: str = "") -> bool:
-        """Give a session a name (SQL). Return False, and take the name away, if other processes keep one of the kinds `others`.
-
-        Of two processes at once, at least one sees the other.
-        """
-        deadline = self._loop.time() + timeout_s
-        while True:
-            await driver.execute(f"SELECT set_config('application_name', {name}, false)")
-            if await driver.execute(_OTHERS.format(others, further)) == _NONE:
-                return True
-            await driver.execute("SET application_name = 'spade-coreason waits'")
-            if self._loop.time() > deadline:
-                return False
-            await asyncio.sleep(random.uniform(0.01, 0.1))
-
-    async def _acquire_lock(self, driver: Any) -> None:
-        """Take the lock that a platform holds as long as it is connected. Raise StoreError if another platform holds it.
-
-        It is also the name by which another worker can end the session of this one.
-        """
-        is_alone = self._terms is None
-        await driver.execute(_ADVISORY_LOCK.format("" if is_alone else "_shared"))
-        name = self._name_process("alone") if is_alone else name_session(self.worker_id or 0)
-        others = "alone|worker" if is_alone else "alone"
-        if not await self._name_session(driver, name, others, _LOCK_TIMEOUT_S, _HOLDS_ADVISORY_LOCK):
-            names = await self._find_workers(driver)
-            which, them = (f" ({', '.join(names)})", "all its workers") if names else ("", "it")
-            remedy = f"stop {them}, or name another database in storage.url; workers share one: all need server.mode: external"
-            raise StoreError(f"{self.name}: another platform uses this database{which}; {remedy}")
-
-    async def _find_workers(self, driver: Any) -> list[str]:
-        """Return the names of the workers that share the database; none if it has no tables yet, or older ones."""
-        try:
-            return [row["name"] for row in await driver.fetch("SELECT name FROM workers ORDER BY id")]
-        except asyncpg.UndefinedTableError:
-            return []
 
     async def _close_connection(self) -> None:
         if self._connection is not None:
@@ -592,6 +499,12 @@ def select_rows_of(agent: str) -> Select[Any]:
     return select_inbox_rows(is_of_agent(agent))
 
 
+def _add_worker(connection: Connection, terms: WorkerTerms) -> int:
+    worker = add_worker(connection, terms)
+    connection.commit()
+    return worker
+
+
 async def _driver_connection(connection: AsyncConnection) -> Any:
     return (await connection.get_raw_connection()).driver_connection
 
@@ -602,42 +515,25 @@ def _is_server_failure(error: Exception) -> bool:
         return True
     if _is_refused_content(error) or not isinstance(error, DRIVER_ERRORS):
         return False
-    state = _sqlstate(error)
+    state = sqlstate(error)
     return state is None or _has_lost_tables(error) or state[:2] not in _SINGLE_WRITE_STATES
 
 
 def _is_refused_content(error: Exception) -> bool:
     """Return True if the server rejects a value, or asyncpg does, because it does not fit a column."""
     cause = error.orig if isinstance(error, DBAPIError) else error
-    return isinstance(cause, ValueError) or (_sqlstate(error) or "").startswith("22")
+    return isinstance(cause, ValueError) or (sqlstate(error) or "").startswith("22")
 
 
 def _is_unreachable(error: Exception) -> bool:
     """Return True if there is no connection to the server, or not yet."""
-    return isinstance(error, OSError) or _sqlstate(error) in _NO_CONNECTION_STATES
+    return isinstance(error, OSError) or sqlstate(error) in _NO_CONNECTION_STATES
 
 
 def _has_lost_tables(error: Exception) -> bool:
     """Return True if the table of requests is missing, or that of the probe: the database was made anew while in use."""
-    is_missing = _sqlstate(error) == _UNDEFINED_TABLE
+    is_missing = sqlstate(error) == _UNDEFINED_TABLE
     return is_missing and any(table in str(error) for table in (inbox.name, "alembic_version"))
-
-
-def _find_remedy(error: BaseException) -> str | None:
-    """Return what to do about an error or one that caused it; None if nothing is known."""
-    cause: BaseException | None = error
-    while cause is not None:
-        if remedy := _REMEDIES.get(getattr(cause, "sqlstate", None) or ""):
-            return remedy
-        if isinstance(cause, asyncpg.InternalClientError):  # asyncpg does not pass on why the server ends an idle connection
-            return _ENDED_REMEDY
-        cause = cause.__cause__ or cause.__context__
-    return None
-
-
-def _sqlstate(error: BaseException) -> str | None:
-    cause = error.orig if isinstance(error, DBAPIError) else error
-    return getattr(cause, "sqlstate", None)
 
 
 async def _write_rows(driver: Any, statement: int, rows: list[Row]) -> None:

@@ -1,4 +1,4 @@
-"""The SQLite database: a writer thread with group commit, and connections for reads beside it."""
+"""The SQLite database: a file, a writer thread with group commit, and connections for reads beside it."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ import queue
 import sqlite3
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any, TypeAlias, cast
@@ -23,23 +22,11 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from ...domain.environment.private_files import create_private
 from ...exceptions import DatabaseEmptyError, StoreError
-from .database import (
-    INBOX_PAGE_ROWS,
-    Commit,
-    Database,
-    Durability,
-    Outcomes,
-    QueryGenerator,
-    Remains,
-    Row,
-    StoreTimings,
-    T,
-    WriterHook,
-    group_rows,
-    select_inbox_rows,
-    select_rows_with_steps,
-)
+from .backend import Backend, Remains
+from .group_commit import Commit, Durability, Lookup, Outcomes, QueryGenerator, Row, StoreTimings, T, WriterHook, group_rows
+from .inbox_index import INBOX_PAGE_ROWS, select_inbox_rows, select_rows_with_steps
 from .statements import CLOSE, MAX_ROWS, SQLITE_QUERIES, STATEMENTS, TEXT_INDEXES, sqlite_sql
+from .stored_schema import StoredSchema, create_or_migrate
 
 log = logging.getLogger(__name__)
 
@@ -67,25 +54,134 @@ _REMEDIES = {
 }
 
 
-@dataclass(slots=True, eq=False)
-class _Lookup:
-    """Prepared queries of one caller, which run in the writer's thread."""
-
-    queries: QueryGenerator[Any]
-    future: asyncio.Future[Any]
-
-
 _LookupResults: TypeAlias = list[tuple[asyncio.Future[Any], Any]]
 """The futures of lookups, each with its result or an exception."""
 
 
-class SqliteDatabase(Database):
+class SqliteFile:
+    """The file of a database. It is known by its inode, because SQLite would write to a deleted file without an error."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._inode = 0
+
+    def create(self) -> None:
+        """Create the file, if it is missing, with access for its owner only (0600), because it holds private messages.
+
+        SQLite gives the other files of the database the same mode.
+        """
+        path = Path(self.name)
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            create_private(path)
+        except OSError as error:
+            raise StoreError(
+                f"{self.name}: cannot be opened: {error.strerror}; check that the directory exists and can be written"
+            ) from error
+
+    def remember(self) -> None:
+        """Take the file that is there now for that of the database."""
+        if not os.path.isfile(self.name):
+            raise DatabaseEmptyError(self.name)
+        self._inode = os.stat(self.name).st_ino
+
+    def require(self) -> None:
+        """Raise StoreError if the file was deleted or replaced."""
+        try:
+            if os.stat(self.name).st_ino == self._inode:
+                return
+            problem = "the file was replaced while in use"
+        except OSError as error:
+            problem = f"the file is missing ({error.strerror})"
+        raise StoreError(f"{self.name}: {problem}; put the original back, or stop the platform and restore a backup")
+
+    def rewrite(self, timeout_s: float) -> bool:
+        """Write the file anew, because deleted rows have copies in it. Return False if it is too large.
+
+        SQLite overwrites a row that it deletes, but not where it was before it was moved to another page. Writes wait for it.
+        """
+        if os.stat(self.name).st_size > _MAX_REWRITTEN_BYTES:
+            return False
+        with closing(self._connect(timeout_s)) as connection, suppress(sqlite3.OperationalError):
+            connection.execute("PRAGMA temp_store=MEMORY")
+            connection.execute("VACUUM")
+            return True
+        return False
+
+    def truncate_log(self) -> bool:
+        """Copy the log into the file and truncate it. Return False if another connection still reads the log."""
+        with closing(self._connect()) as connection:
+            is_busy, _, _ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        return not is_busy
+
+    def _connect(self, timeout_s: float = _READER_WAIT_S) -> sqlite3.Connection:
+        self.require()
+        address = f"file:{quote(os.fsencode(self.name))}?mode=rw"
+        return sqlite3.connect(address, timeout=timeout_s, isolation_level=None, uri=True)
+
+
+class LogTruncation:
+    """The truncation of the log of a file, which still has what was deleted: once for all deletions of a short time."""
+
+    def __init__(self, file: SqliteFile, timings: StoreTimings) -> None:
+        self.task: asyncio.Task[None] | None = None
+        """The task that waits for the next truncation, if one is due."""
+        self.attempt: asyncio.Future[bool] | None = None
+        """The last truncation: True if the log was empty then."""
+        self.is_due = False
+        """True while deleted data may be in the log."""
+        self._file = file
+        self._timings = timings
+        self._is_closed = False
+
+    def schedule(self) -> None:
+        """Truncate the log soon. Retry while other connections read it."""
+        self.is_due = True
+        if not self._is_closed and (self.task is None or self.task.done()):
+            self.task = asyncio.create_task(self._run())
+
+    async def close(self) -> None:
+        """End it. The last connection that is closed truncates the log."""
+        self._is_closed = True
+        if self.task is not None:
+            self.task.cancel()
+        if self.attempt is not None:
+            await asyncio.gather(self.attempt, return_exceptions=True)  # until then its connection is open
+
+    async def _run(self) -> None:
+        wait_s, has_warned = self._timings.truncate_log_s, False
+        while self.is_due:
+            await asyncio.sleep(wait_s)
+            self.is_due = False
+            self.attempt = asyncio.ensure_future(asyncio.to_thread(self._file.truncate_log))
+            try:
+                is_empty = await asyncio.shield(self.attempt)
+            except StoreError:  # the file was replaced: the next write reports it
+                return
+            except sqlite3.Error as error:
+                is_empty = False
+                if not has_warned:
+                    log.warning(
+                        "%s: deleted data is still in the write-ahead log, which cannot be truncated yet: %s",
+                        self._file.name,
+                        error,
+                    )
+                has_warned = True
+            if not is_empty:
+                self.is_due, wait_s = True, self._timings.truncate_log_again_s
+
+
+class SqliteBackend(Backend):
     """A file in WAL mode. The writer is a thread; it also runs lookups, between two transactions."""
 
+    driver_errors = (SQLAlchemyError, sqlite3.Error, OSError)
     reader_connections = 2  # each is used by a thread; more threads do not read faster
 
     def __init__(self, url: URL, durability: Durability, timings: StoreTimings, writer_hook: WriterHook | None) -> None:
-        super().__init__(url, durability, timings, writer_hook)
+        super().__init__(url, timings, writer_hook)
+        self._durability = durability
+        self._file = SqliteFile(self.name)
+        self.log_truncation = LogTruncation(self._file, timings)
         self._writer_engine = create_engine(
             url.set(drivername="sqlite"),
             pool_size=1 + self.reader_connections,
@@ -97,70 +193,50 @@ class SqliteDatabase(Database):
         # With the same pool and the same compiled statements.
         self._reader_engine = self._writer_engine.execution_options(**{_READS: True})
         self._readers = ThreadPoolExecutor(self.reader_connections, "database-reader")
-        self._truncation_task: asyncio.Task[None] | None = None
-        self._truncation_future: asyncio.Future[bool] | None = None
-        self._has_erased = False
-        self._only_looks_up = False
-        """True if the next batch has lookups only."""
-        self._only_looked_up = False
-        """True if the last batch had."""
-        self._inode = 0
         self._queue: queue.SimpleQueue[list[Any] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run_writer, name="database-writer", daemon=True)
 
-    async def open(self) -> None:
-        await self._loop.run_in_executor(self._readers, self._open_file)
+    async def open(self) -> StoredSchema:
+        schema = await self.writes.loop.run_in_executor(self._readers, self._open_file)
         self._thread.start()
+        return schema
 
-    def _open_file(self) -> None:
-        try:
-            _create_private_file(Path(self.name))
-        except OSError as error:
-            raise StoreError(
-                f"{self.name}: cannot be opened: {error.strerror}; check that the directory exists and can be written"
-            ) from error
+    def _open_file(self) -> StoredSchema:
+        self._file.create()
         with self._writer_engine.connect() as connection:
-            self._create_or_migrate(connection)
-            self._renew_row_ids(connection)
-            self._load_all_agents(connection)
-        self._remember_inode()
-        if self.is_new:
-            return
-        try:
-            self._truncate_log()  # it may still contain data that was deleted just before a crash
-        except sqlite3.Error as error:
-            raise self.problem(error) from error
+            schema = create_or_migrate(connection, self.name)
+            self.row_ids.renew(connection)
+            self.inbox_index.open_rows = defaultdict(set)
+            if not schema.is_new:
+                self._load_all_agents(connection)
+        self._file.remember()
+        if not schema.is_new:
+            self._file.truncate_log()  # it may still contain data that was deleted just before a crash
+        return schema
 
     def _load_all_agents(self, connection: Connection) -> None:
         """Load the keys, the open rows and the steps of all agents: an index of the agents would cost too much at each turn."""
-        self.open_inbox_rows = defaultdict(set)
-        if self.is_new:
-            return
+        index = self.inbox_index
         for rows in connection.execute(select_inbox_rows()).partitions():
-            self._add_inbox_rows(rows)
-        open_ids = [row for rows in self.open_inbox_rows.values() for row in rows]  # only these may have steps that run again
+            index.add_stored(rows)
+        open_ids = [row for rows in index.open_rows.values() for row in rows]  # only these may have steps that run again
         for first in range(0, len(open_ids), INBOX_PAGE_ROWS):
             page = open_ids[first : first + INBOX_PAGE_ROWS]
-            self.inbox_rows_with_steps.update(connection.scalars(select_rows_with_steps(page)))
+            index.rows_with_steps.update(connection.scalars(select_rows_with_steps(page)))
 
-    async def _load_agent(self, agent: str) -> None:
+    async def load_agent(self, agent: str) -> None:
         """Do nothing: the agents were loaded with the file."""
 
-    async def open_to_read(self) -> None:
-        self._remember_inode()
-        await super().open_to_read()
+    async def open_to_read(self) -> StoredSchema:
+        self._file.remember()
+        return await super().open_to_read()
 
-    def _remember_inode(self) -> None:
-        if not os.path.isfile(self.name):
-            raise DatabaseEmptyError(self.name)
-        self._inode = os.stat(self.name).st_ino
-
-    async def _read(self, work: Callable[[Connection], T]) -> T:
+    async def read(self, work: Callable[[Connection], T]) -> T:
         """Run `work` in a thread. If the caller is cancelled, a query that takes long is interrupted."""
         is_cancelled = False
 
         def read() -> T:
-            self._require_file()  # a new connection would create another file
+            self._file.require()  # a new connection would create another file
             with self._reader_engine.connect() as connection:
                 driver = cast(sqlite3.Connection, connection.connection.driver_connection)
                 driver.set_progress_handler(lambda: is_cancelled, _STEPS_BETWEEN_CHECKS)
@@ -170,114 +246,39 @@ class SqliteDatabase(Database):
                     driver.set_progress_handler(None, 0)
 
         try:
-            return await self._loop.run_in_executor(self._readers, read)
+            return await self.writes.loop.run_in_executor(self._readers, read)
         except asyncio.CancelledError:
             is_cancelled = True
             raise
 
-    async def _stop_writer(self) -> None:
-        if self._truncation_task is not None:
-            self._truncation_task.cancel()  # closing the last connection truncates the log
-        if self._truncation_future is not None:
-            await asyncio.gather(self._truncation_future, return_exceptions=True)  # until then its connection is open
+    async def close(self) -> None:
+        await self.log_truncation.close()
+        loop = self.writes.loop
         if self._thread.is_alive():
             self._queue.put(None)
-            await self._loop.run_in_executor(self._readers, self._thread.join)
+            await loop.run_in_executor(self._readers, self._thread.join)
             await asyncio.sleep(0)  # the loop delivers the last results
-
-    async def dispose(self) -> None:
         # Closing the last connection copies the log into the file.
-        await self._loop.run_in_executor(self._readers, self._writer_engine.dispose)
+        await loop.run_in_executor(self._readers, self._writer_engine.dispose)
         self._readers.shutdown(wait=False)
-
-    @property
-    def queries(self) -> Mapping[int, str]:
-        """The texts of the prepared queries."""
-        return SQLITE_QUERIES
 
     def run_queries(self, queries: QueryGenerator[T]) -> asyncio.Future[T]:
         """Run a few short prepared queries in the writer's thread, between two transactions: the fastest way to read."""
-        future: asyncio.Future[T] = self._loop.create_future()
-        self._enqueue(_Lookup(queries, future))
-        self._has_lookups = True
-        return future
+        return self.writes.look_up(queries)
 
-    def _choose_batch(self, batch: list[Any]) -> list[Any]:
-        # A turn that waits for a lookup and for nothing else ends soon after it. Then its request, its conversation and its
-        # reply share one transaction. Of two batches one writes, however many lookups there are.
-        self._has_lookups = False
-        if not (self._only_looked_up or self._is_closed):
-            writes = [item for item in batch if not isinstance(item, _Lookup)]
-            # A transaction runs functions last. A deletion must not come behind what is written because of the lookup.
-            if all(write.work is None for write in writes):
-                self._pending, self._only_looks_up = writes, True
-                return [item for item in batch if isinstance(item, _Lookup)]
-        return batch
-
-    def _write_batch(self, batch: list[Any]) -> None:
-        self._only_looked_up, self._only_looks_up = self._only_looks_up, False
+    def write_batch(self, batch: list[Any]) -> None:
         self._queue.put(batch)
 
-    # The log
-
-    def _schedule_log_truncation(self) -> None:
-        self._has_erased = True
-        if self._is_closed:
-            return
-        if self._truncation_task is None or self._truncation_task.done():
-            self._truncation_task = self._loop.create_task(self._retry_truncating_log())
+    def truncate_log_soon(self) -> None:
+        self.log_truncation.schedule()
 
     async def wait_until_erased(self, timeout_s: float) -> Remains | None:
-        is_rewritten = await asyncio.to_thread(self._rewrite_file, timeout_s)
-        self._schedule_log_truncation()
-        if self._truncation_task is not None:
-            await asyncio.wait([self._truncation_task], timeout=timeout_s)
-        return "log" if self._has_erased else None if is_rewritten else "file"
-
-    def _rewrite_file(self, timeout_s: float) -> bool:
-        """Write the file anew, because deleted rows have copies in it. Return False if it is too large.
-
-        SQLite overwrites a row that it deletes, but not where it was before it was moved to another page. Writes wait for it.
-        """
-        if os.stat(self.name).st_size > _MAX_REWRITTEN_BYTES:
-            return False
-        with closing(self._connect_alone(timeout_s)) as connection, suppress(sqlite3.OperationalError):
-            connection.execute("PRAGMA temp_store=MEMORY")
-            connection.execute("VACUUM")
-            return True
-        return False
-
-    async def _retry_truncating_log(self) -> None:
-        """Truncate the log once for all deletions of a short time. Retry while other connections read it."""
-        wait_s, has_warned = self._timings.truncate_log_s, False
-        while self._has_erased:
-            await asyncio.sleep(wait_s)
-            self._has_erased = False
-            self._truncation_future = asyncio.ensure_future(asyncio.to_thread(self._truncate_log))
-            try:
-                is_empty = await asyncio.shield(self._truncation_future)
-            except StoreError:  # the file was replaced: the next write reports it
-                return
-            except sqlite3.Error as error:
-                is_empty = False
-                if not has_warned:
-                    log.warning(
-                        "%s: deleted data is still in the write-ahead log, which cannot be truncated yet: %s", self.name, error
-                    )
-                has_warned = True
-            if not is_empty:
-                self._has_erased, wait_s = True, self._timings.truncate_log_again_s
-
-    def _truncate_log(self) -> bool:
-        """Copy the log into the file and truncate it. Return False if another connection still reads the log."""
-        with closing(self._connect_alone()) as connection:
-            is_busy, _, _ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-        return not is_busy
-
-    def _connect_alone(self, timeout_s: float = _READER_WAIT_S) -> sqlite3.Connection:
-        self._require_file()
-        address = f"file:{quote(os.fsencode(self.name))}?mode=rw"
-        return sqlite3.connect(address, timeout=timeout_s, isolation_level=None, uri=True)
+        is_rewritten = await asyncio.to_thread(self._file.rewrite, timeout_s)
+        log_truncation = self.log_truncation
+        log_truncation.schedule()
+        if log_truncation.task is not None:
+            await asyncio.wait([log_truncation.task], timeout=timeout_s)
+        return "log" if log_truncation.is_due else None if is_rewritten else "file"
 
     # The writer thread
 
@@ -286,20 +287,20 @@ class SqliteDatabase(Database):
             driver: Any = connection.connection.driver_connection
             cursor = driver.cursor()  # one for all writes: a new cursor costs as much as a short statement
             while (batch := self._queue.get()) is not None:
-                lookups = [item for item in batch if isinstance(item, _Lookup)]
-                writes = [item for item in batch if not isinstance(item, _Lookup)] if lookups else batch
+                lookups = [item for item in batch if isinstance(item, Lookup)]
+                writes = [item for item in batch if not isinstance(item, Lookup)] if lookups else batch
                 if lookups:
-                    self._loop.call_soon_threadsafe(self._on_looked_up, self._run_lookups(driver, lookups), bool(writes))
+                    self.writes.loop.call_soon_threadsafe(self._on_looked_up, self._run_lookups(driver, lookups), bool(writes))
                 if writes:
                     resolved = self._commit(connection, cursor, writes)
                     # Free the finished turns now: the next batch, which would replace these lists, may take long to come.
                     batch.clear()
                     writes.clear()
-                    self._loop.call_soon_threadsafe(self._resolve, *resolved)
+                    self.writes.loop.call_soon_threadsafe(self.writes.resolve, *resolved)
 
     def _on_looked_up(self, results: _LookupResults, is_writing: bool) -> None:
         if not is_writing:
-            self._on_writer_idle()
+            self.writes.on_idle()
         for future, outcome in results:
             if future.done():  # the caller was cancelled
                 continue
@@ -309,7 +310,7 @@ class SqliteDatabase(Database):
                 future.set_result(outcome)
         results.clear()
 
-    def _run_lookups(self, driver: sqlite3.Connection, lookups: list[_Lookup]) -> _LookupResults:
+    def _run_lookups(self, driver: sqlite3.Connection, lookups: list[Lookup]) -> _LookupResults:
         results: _LookupResults = []
         for lookup in lookups:
             try:
@@ -323,7 +324,7 @@ class SqliteDatabase(Database):
     ) -> tuple[Outcomes, StoreError | None]:
         """Commit a batch. Return the result of each write, and the failure if the file accepts no writes at all."""
         try:
-            self._require_file()
+            self._file.require()
             # Prepared statements alone go directly to the driver, because SQLAlchemy would cost more time than SQLite itself. A
             # function needs SQLAlchemy's connection and transaction.
             if any(write.work is not None for write in batch):
@@ -340,16 +341,6 @@ class SqliteDatabase(Database):
             outcomes = [self._commit(connection, cursor, [write]) for write in batch]
             return list(chain.from_iterable(results for results, _ in outcomes)), outcomes[-1][1]
         return results, None
-
-    def _require_file(self) -> None:
-        """Raise StoreError if the file was deleted or replaced. SQLite would write to the deleted file without an error."""
-        try:
-            if os.stat(self.name).st_ino == self._inode:
-                return
-            problem = "the file was replaced while in use"
-        except OSError as error:
-            problem = f"the file is missing ({error.strerror})"
-        raise StoreError(f"{self.name}: {problem}; put the original back, or stop the platform and restore a backup")
 
     def _run_prepared(self, connection: Connection, cursor: sqlite3.Cursor, batch: list[Commit[Any]]) -> Outcomes:
         cursor.execute("BEGIN IMMEDIATE")
@@ -439,15 +430,6 @@ def _sqlite_result_code(error: Exception) -> int:
     """Return SQLite's primary result code; 0 for other errors."""
     cause = error.orig if isinstance(error, DBAPIError) else error
     return int(getattr(cause, "sqlite_errorcode", 0)) & 0xFF if isinstance(cause, sqlite3.Error) else 0
-
-
-def _create_private_file(path: Path) -> None:
-    """Create the file with access for its owner only (0600), because it holds private messages.
-
-    SQLite gives the other files of the database the same mode.
-    """
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    create_private(path)
 
 
 def _begin(connection: Connection) -> None:

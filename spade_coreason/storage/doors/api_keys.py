@@ -11,7 +11,7 @@ from sqlalchemy import Connection, insert, select, update
 
 from ...domain.callers import is_caller, key_of
 from ...domain.jid import local_part
-from ..backends.database import Commit
+from ..backends.group_commit import Commit
 from ..records import to_micros
 from ..row_repository import RowRepository
 from ..schema import StoredKey, Task, api_keys, tasks
@@ -46,7 +46,7 @@ class KeyRepository(RowRepository[StoredKey]):
         """Return a new key without an end, not stored yet."""
         micros = to_micros(now)
         return StoredKey(
-            self._database.next_id(),
+            self._database.row_ids.next(),
             name,
             json.dumps(agents),
             "[]",

@@ -11,7 +11,8 @@ from uuid import UUID
 
 from sqlalchemy import Connection, Select, delete, func, insert, select, update
 
-from ..backends.database import Commit, Database
+from ..backends.database import Database
+from ..backends.group_commit import Commit
 from ..records import to_micros
 from ..schema import FILE_DAYS, door_files, door_threads
 
@@ -136,7 +137,7 @@ class DoorRepository:
             for digest, file in missing.items():
                 token, micros = secrets.token_urlsafe(_TOKEN_BYTES), to_micros(now)
                 known[digest] = StoredFile(token, file.name, file.type, len(file.data), micros)
-                row = {"id": self._database.next_id(), "request": str(request), "digest": digest, "data": file.data}
+                row = {"id": self._database.row_ids.next(), "request": str(request), "digest": digest, "data": file.data}
                 connection.execute(insert(door_files).values(**row, **own, **known[digest]._asdict()))
             return [known[file.digest] for file in new]
 

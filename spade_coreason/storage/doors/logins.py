@@ -80,7 +80,7 @@ class LoginRepository:
         newest = select(logins.c.id).where(*of_kind).order_by(logins.c.id.desc()).limit(_MAX_OF_PERSON - 1)
         connection.execute(delete(logins).where(*of_kind, logins.c.id.not_in(newest)))
         end = to_micros(now + (LINK_LIFETIME if is_link else SESSION_LIFETIME))
-        row = LoginRow(self._database.next_id(), hash_secret(secret), person, is_link, micros, end)
+        row = LoginRow(self._database.row_ids.next(), hash_secret(secret), person, is_link, micros, end)
         connection.execute(insert(logins).values(row))
         return secret
 

@@ -11,7 +11,8 @@ from typing import Literal, TypeAlias
 
 from sqlalchemy import Connection, delete, func, insert, select
 
-from ..backends.database import Commit, Database
+from ..backends.database import Database
+from ..backends.group_commit import Commit
 from ..records import to_micros
 from ..row_repository import RowRepository
 from ..schema import DUPLICATE_DAYS, StoredWebhook, WebhookBody, WebhookKind, webhook_bodies, webhooks
@@ -83,7 +84,7 @@ class WebhookRepository(RowRepository[StoredWebhook]):
         """Return a new webhook, not stored yet."""
         micros, answer_key = to_micros(now), secrets.token_bytes(_ANSWER_KEY_BYTES)
         return StoredWebhook(
-            self._database.next_id(),
+            self._database.row_ids.next(),
             name,
             agent,
             kind,

@@ -32,7 +32,7 @@ class CallTable:
 
     def next_id(self) -> int:
         """Return the id of a new call."""
-        return self._database.next_id()
+        return self._database.row_ids.next()
 
     async def ask_agent(self, call: int, agent: str, method: str, arguments: str, *, only: int | None = None) -> int | None:
         """Ask the worker that serves an agent (a bare JID). Return its id; None if the agent is free.

@@ -13,7 +13,7 @@ from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ..backends.database import Database
+    from ..backends.postgres_connections import PostgresConnections
 
 log = logging.getLogger(__name__)
 
@@ -46,10 +46,12 @@ class WorkerMailbox:
     _prefix = _PREFIX
     _send_sql = "SELECT pg_notify(mail.address, mail.message) FROM unnest($1::text[], $2::text[]) AS mail(address, message)"
 
-    def __init__(self, database: Database, on_message: Callable[[str], object], on_lost: Callable[[], object]) -> None:
+    def __init__(
+        self, connections: PostgresConnections, on_message: Callable[[str], object], on_lost: Callable[[], object]
+    ) -> None:
         self.address = f"{_PREFIX}{token_hex(16)}"
         """The address, a channel of NOTIFY that cannot be guessed."""
-        self._database = database
+        self._connections = connections
         self._on_message = on_message
         self._on_lost = on_lost
         self._is_open = asyncio.Event()
@@ -102,10 +104,10 @@ class WorkerMailbox:
 
     async def _run(self) -> None:
         # Nothing of it is stored, so that it waits for no disk and no standby.
-        engine = self._database.make_engine("spade-coreason mailbox", _TIMEOUT_S, _TIMEOUT_S, {"synchronous_commit": "off"})
+        engine = self._connections.make_engine("spade-coreason mailbox", _TIMEOUT_S, _TIMEOUT_S, {"synchronous_commit": "off"})
         try:
             while True:
-                with suppress(*self._database.driver_errors):
+                with suppress(*self._connections.errors):
                     async with engine.connect() as connection:
                         driver: Any = (await connection.get_raw_connection()).driver_connection
                         driver.add_termination_listener(lambda _: self._wake.set())
@@ -171,8 +173,9 @@ class WorkerBell(WorkerMailbox):
     _counted_from = 0.0
     _count = 0
 
-    def __init__(self, database: Database) -> None:
-        super().__init__(database, lambda message: None, lambda: None)
+    def __init__(self, connections: PostgresConnections, worker: int) -> None:
+        super().__init__(connections, lambda message: None, lambda: None)
+        self._worker = worker
 
     def answer(self, on_message: Callable[[str], object]) -> None:
         """Call a function with each message from now on."""
@@ -195,7 +198,7 @@ class WorkerBell(WorkerMailbox):
     async def _listen(self, driver: Any) -> None:
         self.address = f"{_PREFIX}{token_hex(16)}"
         await super()._listen(driver)
-        await driver.execute("UPDATE workers SET channel = $1 WHERE id = $2", self.address, self._database.worker_id)
+        await driver.execute("UPDATE workers SET channel = $1 WHERE id = $2", self.address, self._worker)
         self._on_message("")
 
     def _take(self, driver: Any, pid: int, channel: str, message: object) -> None:

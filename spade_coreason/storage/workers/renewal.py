@@ -72,7 +72,7 @@ class LeaseRenewal:
 
     def start(self) -> None:
         """Begin. The lease has just been taken."""
-        self._database.bell.answer(self._take)
+        self._database.backend.bell.answer(self._take)
         self._thread.start()
 
     async def stop(self) -> None:
@@ -144,11 +144,11 @@ class LeaseRenewal:
 
     async def _run(self) -> None:
         self._loop = asyncio.get_running_loop()
-        engine = self._database.make_engine("spade-coreason lease", self.interval_s, self.interval_s)
+        engine = self._database.backend.connections.make_engine("spade-coreason lease", self.interval_s, self.interval_s)
         watch = asyncio.create_task(self._watch())
         try:
             while not self._is_over.is_set():
-                with suppress(*self._database.driver_errors):
+                with suppress(*self._database.backend.driver_errors):
                     async with engine.connect() as connection:
                         driver: Any = (await connection.get_raw_connection()).driver_connection
                         try:
@@ -185,7 +185,7 @@ class LeaseRenewal:
                 self._settled_at = began_at + self._terms.lease_s / 2
             self._renewed_at = began_at
             if untold is not None:
-                self._call(lambda: self._database.bell.ring(EVERYBODY, LEASES_CHANGED))
+                self._call(lambda: self._database.backend.bell.ring(EVERYBODY, LEASES_CHANGED))
                 if self._untold is untold:
                     self._untold = None
             self._stored_snapshot = snapshot
@@ -194,7 +194,7 @@ class LeaseRenewal:
                 self._main_loop.call_soon_threadsafe(self._handlers.on_restored)
             self._call(self._handlers.on_renewed)
             interval_s = self.interval_s
-            if not self._database.bell.is_open:
+            if not self._database.backend.bell.is_open:
                 self._call(lambda: self._handlers.on_called(""))
                 interval_s = min(interval_s, _LOOK_S)
             with suppress(TimeoutError):

@@ -62,7 +62,7 @@ class AgentProfile:
             lambda: runner.turns_in_flight,
             concurrency,
             lambda: runner.control.is_paused,
-            lambda: runner.repository.database.is_failing,
+            lambda: runner.repository.database.writes.is_failing,
             get_list_version=None if directory is None else lambda: directory.version,
             interval_s=timings.presence_interval_s,
         )

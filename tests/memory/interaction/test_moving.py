@@ -101,11 +101,11 @@ def kill(*_, **__):
 async def main():
     database = await open_database(url, "off")
     if moment == "before the transaction ends":
-        run = database._run_batch
+        run = database.backend._run_batch
         async def run_batch(*arguments):
             await run(*arguments)
             kill()
-        database._run_batch = run_batch
+        database.backend._run_batch = run_batch
     elif moment == "before the files are deleted":
         Path.unlink = kill
     else:

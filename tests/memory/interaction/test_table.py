@@ -14,7 +14,7 @@ from spade_coreason.exceptions import MemoryFullError, PeerFailedError, StoreErr
 from spade_coreason.memory import CURRENT_DEFERRED_SYNCS, DeferredSyncs, MemoryLimits
 from spade_coreason.memory.interaction.table import MemoryTable
 from spade_coreason.storage import Database, check_health, open_database
-from spade_coreason.storage.backends.database import StoreTimings
+from spade_coreason.storage.backends.group_commit import StoreTimings
 from spade_coreason.storage.interaction_memory import _load_rows
 from tests.support.databases import WriterGate, execute
 from tests.support.errors import ExpectedErrors
@@ -137,14 +137,14 @@ async def test_what_a_turn_adds_is_stored_before_its_answer(url: str) -> None:
     async with AgentTester(WorkAgent, options={"work": work}, database=url) as t:
         rows: list[list[str]] = []
         database = t.runners[t.jid].repository.database
-        submit = database.submit
+        submit = database.writes.submit
 
         def spy(*args: Any, **options: Any) -> Any:
             if options.get("is_turn_end"):
                 rows.append(stored(url))
             return submit(*args, **options)
 
-        database.submit = spy  # type: ignore[method-assign]  # the moment in which the end of the turn is stored
+        database.writes.submit = spy  # type: ignore[method-assign]  # the moment in which the end of the turn is stored
         assert (await t.ask("work")).text == "plain, awaited, in a thread"
         assert rows == [["plain", "awaited", "in a thread"]]
 

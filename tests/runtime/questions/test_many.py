@@ -31,7 +31,7 @@ async def fill(url: str, count: int, *, parked: int) -> None:
     for number in range(count):
         if number % 1000 == 0:  # so that it can take further row ids
             await database.write(lambda connection: None)
-        row, key, person = database.next_id(), UUID(int=number + 1).bytes, f"p{number}@localhost"
+        row, key, person = database.row_ids.next(), UUID(int=number + 1).bytes, f"p{number}@localhost"
         is_parked = number < parked
         received = {"id": row, "agent": AGENT, "key": key, "sender": person, "received_at": to_micros(NOW), "state": CLOSED}
         rows.setdefault("inbox", []).append({**received, "interaction": PARKED if is_parked else None})
@@ -78,8 +78,8 @@ async def test_one_of_ten_thousand_is_answered_and_the_first_reminder_is_at_half
     await fill(url, 10_000, parked=10_000)
     async with RunnerHarness(url, Answering(), clock=lambda: now[0]) as harness:
         # Nothing of them was loaded: neither their rows, which are closed, nor their steps.
-        assert harness.database.inbox_rows_with_steps == set()
-        assert not harness.database.open_inbox_rows[AGENT]
+        assert harness.database.inbox_index.rows_with_steps == set()
+        assert not harness.database.inbox_index.open_rows[AGENT]
         repository = AgentRepository(harness.database, AGENT).questions
         [question] = await repository.load_asked("p7@localhost")
         settled = await repository.settle(question.id, QuestionState.ANSWERED, "{}", "p7@localhost", NOW)

@@ -1,0 +1,71 @@
+"""The index of the inbox in memory: keys, open rows and rows with steps. So its table needs no index of them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import ColumnElement, Select, and_, func, select
+
+from .. import schema
+from ..dedup import KeyIndex
+
+INBOX_PAGE_ROWS = 1000
+"""The number of rows of the inbox that are read at once. Each page holds the event loop for some milliseconds."""
+
+
+def select_inbox_rows(*conditions: ColumnElement[bool]) -> Select[Any]:
+    """Return the query of the rows that an `InboxIndex` has."""
+    inbox = schema.inbox.c
+    query = select(inbox.id, inbox.key, inbox.agent, inbox.state, inbox.message_key).where(*conditions).order_by(inbox.id)
+    return query.execution_options(yield_per=INBOX_PAGE_ROWS)
+
+
+def is_of_agent(agent: str) -> ColumnElement[bool]:
+    """Return the condition that a row of the inbox is of an agent, as the index of PostgreSQL finds it."""
+    inbox = schema.inbox.c
+    return and_(func.hashtext(inbox.agent) == func.hashtext(agent), inbox.agent == agent)
+
+
+def select_rows_with_steps(rows: Sequence[int]) -> Select[Any]:
+    """Return the query of those of the rows that may have steps. Those of parked requests wait with them."""
+    parked = schema.parked_requests.c.id
+    is_parked = select(parked).where(parked == schema.steps.c.request).exists()
+    return select(schema.steps.c.request).where(schema.steps.c.request.in_(rows), ~is_parked).distinct()
+
+
+class InboxIndex:
+    """The rows of the inbox by their keys, and those that are not closed. It has the rows of the agents that are open.
+
+    On SQLite all agents are open: it is read with the file.
+    """
+
+    def __init__(self) -> None:
+        self.keys = KeyIndex()
+        """The index of the inbox keys of all agents that are open."""
+        self.open_rows: dict[str, set[int]] = {}
+        """The row ids of requests that may not be closed, by open agent."""
+        self.rows_with_steps: set[int] = set()
+        """The row ids of requests that may have durable steps. All others cost no statement about steps."""
+
+    def add_stored(self, rows: Sequence[Any]) -> None:
+        """Add stored rows of the inbox, which come in the order of their ids."""
+        for row in rows:
+            if row.message_key is not None:
+                self.keys.add_further(row.message_key, row.id)
+            else:
+                self.keys.add(row.key, row.id)
+            if row.state < schema.CLOSED:
+                self.open_rows[row.agent].add(row.id)
+
+    def add_open(self, agent: str, key: bytes, row: int) -> None:
+        """Note that a request was put into the inbox again. If its agent is not open, it is found when that opens."""
+        is_open = agent in self.open_rows or isinstance(self.open_rows, defaultdict)
+        if is_open and row not in self.open_rows[agent]:
+            self.keys.add(key, row)
+            self.open_rows[agent].add(row)
+
+    def close_agent(self, agent: str) -> None:
+        """Forget an agent that another worker is to serve. Its keys stay in the index, which costs a query at worst."""
+        self.open_rows.pop(agent, None)
