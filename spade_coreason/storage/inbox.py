@@ -71,6 +71,9 @@ class Inbox:
 
     def __init__(self, database: Database, agent: str) -> None:
         self._database = database
+        self._writes = database.writes
+        self._row_ids = database.row_ids
+        self._index = database.inbox_index
         self._agent = agent
         self._has_purged = False
         self._unsaved_steps: dict[int, list[StoredStep]] = {}
@@ -78,11 +81,11 @@ class Inbox:
 
     @property
     def _open_rows(self) -> set[int]:
-        return self._database.inbox_index.open_rows[self._agent]
+        return self._index.open_rows[self._agent]
 
     def may_have(self, key: bytes) -> bool:
         """Return False if the request with this key is certainly new. Only the commit of `receive` tells a duplicate."""
-        return bool(self._database.inbox_index.keys.find_rows(key))
+        return bool(self._index.keys.find_rows(key))
 
     async def open(self) -> None:
         """Prepare for the requests of the agent. Call it before the others."""
@@ -117,9 +120,8 @@ class Inbox:
         `request` is JSON, or a function that returns it. The function may run in the writer's thread, and only if the request
         is written.
         """
-        database = self._database
         try:
-            row = database.row_ids.next()
+            row = self._row_ids.next()
         except StoreError as error:
             return 0, Commit.failed(error), False
         # Python's sqlite3 searches its adapters for every value but int, float, str and bytearray, also for bytes and None.
@@ -129,7 +131,7 @@ class Inbox:
             if not isinstance(request, str):
                 values = (*values[:6], request(), *values[7:])
             self._open_rows.add(row)
-            keys = database.inbox_index.keys
+            keys = self._index.keys
             insert = (
                 partial(insert_unless_repeated, values=values, key=key, key_index=keys)
                 if digest
@@ -137,13 +139,13 @@ class Inbox:
                     insert_unless_copy, values=values, message_key=key, own_key=own_key, evidence=evidence, key_index=keys
                 )
             )
-            return row, database.run(partial(_insert, insert, row, channel)), False
-        database.inbox_index.keys.add(key, row)
-        database.inbox_index.open_rows[self._agent].add(row)
+            return row, self._database.run(partial(_insert, insert, row, channel)), False
+        self._index.keys.add(key, row)
+        self._index.open_rows[self._agent].add(row)
         rows: list[tuple[int, tuple[Any, ...]]] = [(RECEIVE, values), *also]
         if channel != DEFAULT_CHANNEL:
             rows.append((SET_CHANNEL, (row, channel)))
-        return row, database.writes.submit(rows), database.writes.failure is None
+        return row, self._writes.submit(rows), self._writes.failure is None
 
     def finish(
         self,
@@ -161,7 +163,7 @@ class Inbox:
         Without a `reply` the request is closed at once. A program's request that ended without a turn begins anew when it is
         repeated, unless it was a command. `also` are rows of the same transaction.
         """
-        interaction_row = COMMAND if is_command else NO_TURN if turn is None else self._database.row_ids.next()
+        interaction_row = COMMAND if is_command else NO_TURN if turn is None else self._row_ids.next()
         columns, last_interaction = conversation_columns(self._agent, conversation), conversation.status.last_interaction
         rows: list[tuple[int, tuple[Any, ...]]] = [(SAVE_CONVERSATION, columns)]
         if turn is not None:
@@ -176,12 +178,12 @@ class Inbox:
         if also:
             rows += also
         rows.append((ANSWER, (inbox_row, CLOSED if reply is None else ANSWERED, reply, interaction_row)))
-        rows_with_steps = self._database.inbox_index.rows_with_steps
+        rows_with_steps = self._index.rows_with_steps
         if self._unsaved_steps:
             self._unsaved_steps.pop(inbox_row, None)
         if has_steps := inbox_row in rows_with_steps:
             rows.append((DELETE_STEPS, (inbox_row,)))
-        stored = self._database.writes.submit(rows, is_turn_end=True)
+        stored = self._writes.submit(rows, is_turn_end=True)
         if has_steps:
             stored.on_stored(lambda _: rows_with_steps.discard(inbox_row))
         if reply is None:
@@ -190,12 +192,12 @@ class Inbox:
 
     def save_step(self, inbox_row: int, step: StoredStep) -> Commit[bool]:
         """Store a durable step of the turn of a request, or its intention: a step without a result."""
-        self._database.inbox_index.rows_with_steps.add(inbox_row)
-        return self._database.writes.submit([(SAVE_STEP, (inbox_row, *step))])
+        self._index.rows_with_steps.add(inbox_row)
+        return self._writes.submit([(SAVE_STEP, (inbox_row, *step))])
 
     def save_step_with(self, inbox_row: int, step: StoredStep) -> SaveStep:
         """Return a function that stores a durable step with its result in a transaction of the writer, beside other rows."""
-        self._database.inbox_index.rows_with_steps.add(inbox_row)
+        self._index.rows_with_steps.add(inbox_row)
 
         def save(connection: Connection, result: object) -> None:
             if connection.scalar(select(inbox.c.id).where(inbox.c.id == inbox_row)) is not None:  # else it was erased
@@ -210,18 +212,18 @@ class Inbox:
         If its request ends before, it is not stored at all.
         """
         if not self._unsaved_steps:
-            self._database.writes.submit_with_next(self._take_unsaved_steps)
-            self._database.writes.submit_deferred([])
+            self._writes.submit_with_next(self._take_unsaved_steps)
+            self._writes.submit_deferred([])
         self._unsaved_steps.setdefault(inbox_row, []).append(step)
 
     def _take_unsaved_steps(self) -> Rows:
         unsaved, self._unsaved_steps = self._unsaved_steps, {}
-        self._database.inbox_index.rows_with_steps.update(unsaved)
+        self._index.rows_with_steps.update(unsaved)
         return [(SAVE_STEP, (inbox_row, *step)) for inbox_row, steps in unsaved.items() for step in steps]
 
     async def load_steps(self, inbox_row: int) -> list[StoredStep]:
         """Return the durable steps that an earlier run of a request has stored."""
-        if inbox_row not in self._database.inbox_index.rows_with_steps:
+        if inbox_row not in self._index.rows_with_steps:
             return []
         query = select(steps.c.name, steps.c.number, steps.c.arguments_hash, steps.c.result)
         rows = await self._database.fetch(query.where(steps.c.request == inbox_row))
@@ -229,17 +231,17 @@ class Inbox:
 
     def store_reply(self, inbox_row: int, reply: str, *, is_command: bool = False) -> Commit[bool]:
         """Store the reply to a request without a conversation: it was deleted, or cannot be loaded."""
-        return self._database.writes.submit([(ANSWER, (inbox_row, ANSWERED, reply, COMMAND if is_command else NO_TURN))])
+        return self._writes.submit([(ANSWER, (inbox_row, ANSWERED, reply, COMMAND if is_command else NO_TURN))])
 
     def close(self, inbox_row: int) -> None:
         """Close a request whose whole reply the server has, so that it is not sent again. Stored with the next transaction."""
         self._open_rows.discard(inbox_row)
         self._unsaved_steps.pop(inbox_row, None)
         rows: list[tuple[int, tuple[Any, ...]]] = [(CLOSE, (inbox_row,))]
-        if inbox_row in self._database.inbox_index.rows_with_steps:
-            self._database.inbox_index.rows_with_steps.discard(inbox_row)
+        if inbox_row in self._index.rows_with_steps:
+            self._index.rows_with_steps.discard(inbox_row)
             rows.append((DELETE_STEPS, (inbox_row,)))
-        self._database.writes.submit_deferred(rows)
+        self._writes.submit_deferred(rows)
 
     def save_message_counts(self, take_counts: Callable[[], Iterable[MessageCount]]) -> None:
         """Store counts of received messages in the next transaction. `take_counts` is called when that begins."""
@@ -251,7 +253,7 @@ class Inbox:
                 for count in counts
             ]
 
-        self._database.writes.submit_with_next(make_rows)
+        self._writes.submit_with_next(make_rows)
 
     def take_unsaved_steps(self, inbox_row: int) -> list[StoredStep]:
         """Return the steps of `save_step_soon` that are not stored yet. The caller stores them."""
@@ -259,7 +261,7 @@ class Inbox:
 
     def flush(self) -> Commit[bool]:
         """Store the requests that were closed, at once. The result is True."""
-        return self._database.writes.submit([])
+        return self._writes.submit([])
 
     async def load_pending(self) -> list[PendingRequest]:
         """Return the requests that are not closed, oldest first."""
@@ -356,7 +358,7 @@ class Inbox:
     async def purge(self, now: datetime) -> None:
         """Delete closed requests that are too old to have duplicates, and all other rows whose time is over."""
         is_first, self._has_purged = not self._has_purged, True
-        if is_first and self._database.schema.is_new and self._database.inbox_index.keys.is_empty:
+        if is_first and self._database.schema.is_new and self._index.keys.is_empty:
             return  # nothing was ever stored
         before = to_micros(now - timedelta(days=DUPLICATE_DAYS))
         _open_rows = list(self._open_rows)
@@ -373,10 +375,10 @@ class Inbox:
 
         oldest = await self._database.write(work)
         if oldest is not None:
-            self._database.inbox_index.keys.drop_before(first_row=oldest)
+            self._index.keys.drop_before(first_row=oldest)
             # Some rows were never stored (duplicates), or were closed elsewhere (by the erasure of their sender).
             self._open_rows.difference_update([row for row in _open_rows if row < oldest])
-            with_steps = self._database.inbox_index.rows_with_steps
+            with_steps = self._index.rows_with_steps
             with_steps.difference_update([row for row in with_steps if row < oldest])
 
     async def load_received_from(self, person: str) -> list[InboxRecord]:
@@ -412,10 +414,10 @@ class Inbox:
         It is repeated if a request came while it ran, such as one whose question was answered.
         """
         while True:
-            ids = self._database.inbox_index.keys.find_rows(key)
+            ids = self._index.keys.find_rows(key)
             of_key = inbox.c.id.in_(ids), inbox.c.agent == self._agent, inbox.c.key == key
             rows = await self._database.fetch(query.where(*of_key).order_by(inbox.c.id.desc()))
-            if self._database.inbox_index.keys.find_rows(key) == ids:
+            if self._index.keys.find_rows(key) == ids:
                 return rows
 
 

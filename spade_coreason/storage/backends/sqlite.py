@@ -283,6 +283,7 @@ class SqliteBackend(Backend):
     # The writer thread
 
     def _run_writer(self) -> None:
+        call_soon = self.writes.loop.call_soon_threadsafe
         with self._writer_engine.connect() as connection:
             driver: Any = connection.connection.driver_connection
             cursor = driver.cursor()  # one for all writes: a new cursor costs as much as a short statement
@@ -290,13 +291,13 @@ class SqliteBackend(Backend):
                 lookups = [item for item in batch if isinstance(item, Lookup)]
                 writes = [item for item in batch if not isinstance(item, Lookup)] if lookups else batch
                 if lookups:
-                    self.writes.loop.call_soon_threadsafe(self._on_looked_up, self._run_lookups(driver, lookups), bool(writes))
+                    call_soon(self._on_looked_up, self._run_lookups(driver, lookups), bool(writes))
                 if writes:
                     resolved = self._commit(connection, cursor, writes)
                     # Free the finished turns now: the next batch, which would replace these lists, may take long to come.
                     batch.clear()
                     writes.clear()
-                    self.writes.loop.call_soon_threadsafe(self.writes.resolve, *resolved)
+                    call_soon(self.writes.resolve, *resolved)
 
     def _on_looked_up(self, results: _LookupResults, is_writing: bool) -> None:
         if not is_writing:
