@@ -165,8 +165,8 @@ class _Session:
         # A new offset each time, so that neither session finds its pages in a cache.
         offset = number * 7919 % (self.size - 5)
         return {
-            "history(5)": lambda: self.store.load_history(1, 5),
-            "history(5, somewhere)": lambda: self.store.load_history(1, 5, offset),
+            "history(5)": lambda: self.store.turns.load_history(1, 5),
+            "history(5, somewhere)": lambda: self.store.turns.load_history(1, 5, offset),
             "loading": lambda: self.store.load(candidate_conversation_ids("t", PERSON, AGENT), PERSON, 20),
             "a turn": self._turn,
         }

@@ -150,7 +150,7 @@ class DoorAgent:
         if not asked:
             return []
         ids = {}
-        for parked in await repository.load_parked_of(caller.address):
+        for parked in await repository.parked.load_of(caller.address):
             own_id = UUID(from_json(parked.request)["request_id"])
             ids[str(derive_request_key(self.jid, caller.address, own_id))] = own_id
         return [

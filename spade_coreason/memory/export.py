@@ -169,7 +169,7 @@ async def _export_conversation(repository: AgentRepository, record: StoredConver
         "created_at": format_rfc3339(status.created_at),
         "last_interaction": format_rfc3339(status.last_interaction),
         "variables": await _export_variables(repository, "conversation", record.conversation_id),
-        "turns": [read_json(turn) async for turn in repository.iterate_turns(record.id)],
+        "turns": [read_json(turn) async for turn in repository.turns.iterate(record.id)],
     }
 
 

@@ -201,7 +201,7 @@ class HistoryWindows:
 
     async def _compact_batch(self, active: ActiveConversation, numbers: range) -> None:
         variables, conversation_id = active.variables, active.record.conversation_id
-        stored_turns = await self._repository.load_turns(active.record.id, numbers[0], numbers[-1])
+        stored_turns = await self._repository.turns.load(active.record.id, numbers[0], numbers[-1])
         state = CompactionState(self.policy.strategy.value, numbers[-1])
         if self.policy.strategy is MemoryStrategy.SUMMARY:
             turns = parse_interactions(body for _, body in stored_turns)

@@ -244,7 +244,7 @@ class TurnSession:
         if offset + limit <= len(recent) or len(recent) == self._record.turns:
             end = len(recent) - offset
             return parse_turns(recent[max(0, end - limit) : end]) if end > 0 else []
-        return parse_interactions(await self._repository.load_history(self._record.id, limit, offset))
+        return parse_interactions(await self._repository.turns.load_history(self._record.id, limit, offset))
 
     @property
     def summary(self) -> str:
@@ -257,7 +257,7 @@ class TurnSession:
         count = self._record.turns - max(self._record.window_start - 1, self._compaction.through)
         window = self._recent_turns[-count:] if count > 0 else ()
         if len(window) < count and len(self._recent_turns) < self._record.turns:
-            window = [StoredTurn(text) for text in await self._repository.load_history(self._record.id, count)]
+            window = [StoredTurn(text) for text in await self._repository.turns.load_history(self._record.id, count)]
         turns = parse_turns(window)
         if not self.summary:
             return turns

@@ -173,7 +173,7 @@ async def show_session(call: Call, arguments: ShowSession) -> SessionContents:
 
     agent, record = await find_conversation(call.host, arguments.agent, arguments.conversation)
     repository = call.host.repository(agent)
-    turns = parse_interactions(await repository.load_history(record.id, arguments.limit))
+    turns = parse_interactions(await repository.turns.load_history(record.id, arguments.limit))
     own = await repository.load_variables("conversation", record.conversation_id)
     person = await repository.load_variables("person", record.owner)
     return SessionContents(

@@ -191,7 +191,7 @@ class LiveErasure:
     async def _erase_owner(self, owner: str) -> ErasureReport:
         services, mailboxes = self._services, list(self._services.mailboxes.of_sender(owner))
         services.mailboxes.drop_unqueued(owner)
-        asked = await services.repository.questions.delete_about(owner)  # before: an answer would queue its request
+        asked = await services.repository.questions.parked.delete_about(owner)  # before: an answer would queue its request
         await self._end_work(owner, mailboxes)
         self._quota_limit.forget(owner)
         _, records, _ = await find_person_records(services.repository, owner)
@@ -214,7 +214,7 @@ class LiveErasure:
         thread = recover_thread(record.conversation_id, owner, services.jid)
         mailbox = mailbox or services.mailboxes.get(owner, thread)
         services.mailboxes.drop_unqueued(owner, thread)
-        asked = await services.repository.questions.delete_in(record)  # before: an answer would queue its request
+        asked = await services.repository.questions.parked.delete_in(record)  # before: an answer would queue its request
         mailboxes = [mailbox] if mailbox is not None else []
         await self._end_work(owner, [*mailboxes, *self._drop_jobs(owner, thread)])
         active = mailbox.active if mailbox is not None else None

@@ -117,7 +117,9 @@ async def restore(
         stored = await open_database(f"sqlite+aiosqlite:///{directory / _DATABASE_FILE}", "off")
         await stored.close()
         if stored.schema.revision != schema.REVISION:  # what this version does not know would be lost
-            raise StoreError(f"{source}: was written by a newer version (schema {stored.schema.revision}); update spade-coreason")
+            raise StoreError(
+                f"{source}: was written by a newer version (schema {stored.schema.revision}); update spade-coreason"
+            )
 
         def prepare() -> None:
             with _connect_sqlite(directory / _DATABASE_FILE) as copy:

@@ -46,7 +46,7 @@ class IncidentRepository(RowRepository[Incident]):
         # JSON with escapes only: PostgreSQL stores no NUL, and no database a lone surrogate.
         texts, micros = json.dumps([error.pop("text") for error in errors]), to_micros(occurred_at)
         new = Incident(
-            self._database.row_ids.next(), self._agent, number, person, conversation_id, micros, json.dumps(errors), texts
+            self.row_ids.next(), self._agent, number, person, conversation_id, micros, json.dumps(errors), texts
         )
 
         def work(connection: Connection) -> None:

@@ -43,12 +43,9 @@ class MemoryRepository:
     """
 
     def __init__(self, database: Database, agent: str) -> None:
+        self.row_ids = database.row_ids
         self._database = database
         self._agent = agent
-
-    def next_id(self) -> int:
-        """Return an unused row id."""
-        return self._database.row_ids.next()
 
     def load(self, conversation_id: str | None = None) -> list[MemoryRow]:
         """Return the entries of a conversation, or of all, oldest first."""

@@ -19,6 +19,7 @@ from sqlalchemy.dialects.postgresql import insert as insert_or_skip
 from ..contracts import QuestionState
 from ..contracts.times import utc_now
 from ..domain.identifiers import derive_asking_ids, recover_thread
+from .backends.database import Database
 from .backends.group_commit import Commit
 from .records import ErasureReport, PendingRequest, StoredConversation, StoredStep, to_micros
 from .row_repository import RowRepository
@@ -72,12 +73,14 @@ class EndedQuestion(NamedTuple):
     people: tuple[str, ...]
 
 
-class QuestionRepository(RowRepository[StoredQuestion]):
-    """The questions of one agent."""
+class ParkedRequests:
+    """The requests of one agent that wait for answers, with their questions."""
 
-    table, row, ident, person = questions, StoredQuestion, "question_id", "requester"
+    def __init__(self, database: Database, agent: str) -> None:
+        self._database = database
+        self._agent = agent
 
-    def park(
+    def add(
         self,
         parked: ParkedRequest,
         asked: Sequence[NewQuestion],
@@ -91,7 +94,7 @@ class QuestionRepository(RowRepository[StoredQuestion]):
         steps that may not be stored yet, with those of the questions. `reply` is what the sender gets, as the outbox has it.
         The result is False if the request was erased before.
         """
-        database = self._database
+        index = self._database.inbox_index
 
         def work(connection: Connection) -> bool:
             answered = (
@@ -115,69 +118,13 @@ class QuestionRepository(RowRepository[StoredQuestion]):
             _insert_notices(connection, notices)
             return True
 
-        commit = database.run(work)
+        commit = self._database.run(work)
         # Its steps wait with it: what closes the row of the inbox must not delete them.
-        database.inbox_index.rows_with_steps.discard(parked.id)
-        commit.on_failed(lambda _: database.inbox_index.rows_with_steps.add(parked.id))  # it runs again later, with its steps
+        index.rows_with_steps.discard(parked.id)
+        commit.on_failed(lambda _: index.rows_with_steps.add(parked.id))  # it runs again later, with its steps
         if reply is None:
-            commit.on_stored(lambda _: database.inbox_index.open_rows[self._agent].discard(parked.id))
+            commit.on_stored(lambda _: index.open_rows[self._agent].discard(parked.id))
         return commit
-
-    def settle(
-        self,
-        question: int,
-        state: QuestionState,
-        answer: str,
-        decided_by: str,
-        now: datetime,
-        people: Sequence[str] | None = None,
-    ) -> Commit[Settled | None]:
-        """Store the answer to a question, by its row, unless it has one or its time is over. None if there is no such question.
-
-        `answer` is JSON, which becomes the result of its step. If it was the last open question of its request, the request is
-        in the inbox again, with its key and its steps. `people` may answer now (bare JIDs), and one of them must have been
-        asked; None for all. A question whose time is over is returned as expired, also before the clock has looked at it.
-        """
-        database = self._database
-        new_row, micros = database.row_ids.next(), to_micros(now)
-
-        def work(connection: Connection) -> Settled | None:
-            values = {"state": state.value, "answer": answer, "decided_by": decided_by, "changed_at": micros}
-            is_this, is_in_time = questions.c.id == question, questions.c.expires_at > micros
-            may_settle = (questions.c.state == _OPEN) & (is_in_time | (state is QuestionState.EXPIRED))
-            if people is not None:
-                is_asked = asked_people.c.person.in_(people), asked_people.c.waits.is_not(True)
-                may_settle &= questions.c.id.in_(select(asked_people.c.question).where(*is_asked))
-            is_first = bool(connection.execute(update(questions).where(is_this, may_settle).values(values)).rowcount)
-            stored = self.get(connection, is_this)
-            if stored is None:
-                return None
-            if not is_first:
-                is_late = stored.is_open and stored.expires_at <= micros
-                return Settled(stored._replace(state=QuestionState.EXPIRED.value) if is_late else stored, False)
-            _withdraw_notices(connection, stored)
-            connection.execute(
-                update(steps)
-                .where(steps.c.request == stored.request, steps.c.name == stored.step, steps.c.number == stored.number)
-                .values(result=answer)
-            )
-            still_open = (
-                select(questions.c.id).where(questions.c.request == stored.request, questions.c.state == _OPEN).limit(1)
-            )
-            if connection.scalar(still_open) is not None:
-                return Settled(stored, True)
-            return Settled(stored, True, _put_back(connection, stored.request, new_row, now))
-
-        commit = database.run(work)
-        commit.on_stored(self._on_settled)
-        return commit
-
-    def _on_settled(self, settled: Settled | None) -> None:
-        if settled is None or settled.pending is None:
-            return
-        pending, database = settled.pending, self._database
-        database.inbox_index.add_open(self._agent, pending.key, pending.inbox_row)
-        database.inbox_index.rows_with_steps.add(pending.inbox_row)
 
     def end_in_threads(self, now: datetime, owner: str, threads: Sequence[str | None]) -> Commit[list[EndedQuestion]]:
         """Delete the parked requests of an owner (a bare JID) in these threads, and end their questions."""
@@ -225,6 +172,76 @@ class QuestionRepository(RowRepository[StoredQuestion]):
         return ErasureReport(
             (), **await self._database.erase(lambda connection: delete_questions_in(connection, agent, record))
         )
+
+    async def load_of(self, person: str) -> list[ParkedRequest]:
+        """Return the parked requests of a person (a bare JID), and those behind which they are, oldest first."""
+        query = select(parked_requests).where(_is_parked_of(self._agent, person)).order_by(parked_requests.c.id)
+        rows = await self._database.fetch(query)
+        return [ParkedRequest._make(row) for row in rows]
+
+
+class QuestionRepository(RowRepository[StoredQuestion]):
+    """The questions of one agent."""
+
+    table, row, ident, person = questions, StoredQuestion, "question_id", "requester"
+
+    def __init__(self, database: Database, agent: str) -> None:
+        super().__init__(database, agent)
+        self.parked = ParkedRequests(database, agent)
+
+    def settle(
+        self,
+        question: int,
+        state: QuestionState,
+        answer: str,
+        decided_by: str,
+        now: datetime,
+        people: Sequence[str] | None = None,
+    ) -> Commit[Settled | None]:
+        """Store the answer to a question, by its row, unless it has one or its time is over. None if there is no such question.
+
+        `answer` is JSON, which becomes the result of its step. If it was the last open question of its request, the request is
+        in the inbox again, with its key and its steps. `people` may answer now (bare JIDs), and one of them must have been
+        asked; None for all. A question whose time is over is returned as expired, also before the clock has looked at it.
+        """
+        database = self._database
+        new_row, micros = database.row_ids.next(), to_micros(now)
+
+        def work(connection: Connection) -> Settled | None:
+            values = {"state": state.value, "answer": answer, "decided_by": decided_by, "changed_at": micros}
+            is_this, is_in_time = questions.c.id == question, questions.c.expires_at > micros
+            may_settle = (questions.c.state == _OPEN) & (is_in_time | (state is QuestionState.EXPIRED))
+            if people is not None:
+                is_asked = asked_people.c.person.in_(people), asked_people.c.waits.is_not(True)
+                may_settle &= questions.c.id.in_(select(asked_people.c.question).where(*is_asked))
+            is_first = bool(connection.execute(update(questions).where(is_this, may_settle).values(values)).rowcount)
+            stored = self.get(connection, is_this)
+            if stored is None:
+                return None
+            if not is_first:
+                is_late = stored.is_open and stored.expires_at <= micros
+                return Settled(stored._replace(state=QuestionState.EXPIRED.value) if is_late else stored, False)
+            _withdraw_notices(connection, stored)
+            connection.execute(
+                update(steps)
+                .where(steps.c.request == stored.request, steps.c.name == stored.step, steps.c.number == stored.number)
+                .values(result=answer)
+            )
+            still_open = (
+                select(questions.c.id).where(questions.c.request == stored.request, questions.c.state == _OPEN).limit(1)
+            )
+            if connection.scalar(still_open) is not None:
+                return Settled(stored, True)
+            return Settled(stored, True, _put_back(connection, stored.request, new_row, now))
+
+        def add_to_index(settled: Settled | None) -> None:
+            if settled is not None and (pending := settled.pending) is not None:
+                database.inbox_index.add_open(self._agent, pending.key, pending.inbox_row)
+                database.inbox_index.rows_with_steps.add(pending.inbox_row)
+
+        commit = database.run(work)
+        commit.on_stored(add_to_index)
+        return commit
 
     def notify(self, question: StoredQuestion, people: Sequence[str], notices: Sequence[Task]) -> Commit[bool]:
         """Store that people are asked or reminded, with the notifications that do so.
@@ -328,12 +345,6 @@ class QuestionRepository(RowRepository[StoredQuestion]):
     async def load_about(self, person: str) -> list[StoredQuestion]:
         """Return all questions that a person (a bare JID) was asked, and those of their requests, oldest first."""
         return await self.load(_is_about(self._agent, person))
-
-    async def load_parked_of(self, person: str) -> list[ParkedRequest]:
-        """Return the parked requests of a person (a bare JID), and those behind which they are, oldest first."""
-        query = select(parked_requests).where(_is_parked_of(self._agent, person)).order_by(parked_requests.c.id)
-        rows = await self._database.fetch(query)
-        return [ParkedRequest._make(row) for row in rows]
 
 
 def _put_back(connection: Connection, row: int, new_row: int, now: datetime) -> PendingRequest | None:

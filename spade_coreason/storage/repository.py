@@ -107,6 +107,134 @@ class ConversationRows(RowRepository[ConversationRow]):
         return await self.load(self._has(ident), limit=2, **values)
 
 
+class TurnRepository:
+    """The stored turns of one agent (a bare JID), by the row ids of their conversations."""
+
+    def __init__(self, database: Database, agent: str) -> None:
+        self._database = database
+        self._agent = agent
+
+    async def find_conversation_id(self, interaction_id: str, owner: str) -> str | None:
+        """Return the id of the owner's conversation that contains a turn; None if there is none."""
+        row = await self._find_turn(interaction_id, owner)
+        return str(row.conversation_id) if row is not None else None
+
+    async def _find_turn(self, interaction_id: str, owner: str, *, is_background: bool = False) -> Row[Any] | None:
+        """Search all conversations of the owner, the latest first. They are searched in pages, so that other reads can run.
+
+        Interaction ids have no index: it would add a third to the writes of every turn, for a rare query.
+        """
+        owned = select(conversations.c.id).where(conversations.c.agent == self._agent, conversations.c.owner == owner)
+        page = owned.order_by(conversations.c.id.desc()).limit(_CONVERSATION_PAGE)
+        turn = (
+            select(interactions.c.id, interactions.c.body, conversations.c.conversation_id)
+            .join(conversations, conversations.c.id == interactions.c.conversation)
+            .where(interactions.c.interaction_id == interaction_id)
+        )
+        page_ids = await self._database.fetch_scalars(page, is_background=is_background)
+        while page_ids:
+            rows: Sequence[Row[Any]] = await self._database.fetch(
+                turn.where(interactions.c.conversation.in_(page_ids)), is_background=is_background
+            )
+            if rows:
+                return rows[0]
+            page_ids = await self._database.fetch_scalars(
+                page.where(conversations.c.id < page_ids[-1]), is_background=is_background
+            )
+        return None
+
+    async def save_feedback(
+        self, interaction_id: str, owner: str, reactions: Sequence[str], nickname: str = ""
+    ) -> tuple[str, str] | None:
+        """Store the reactions of the owner of a conversation to one of its turns.
+
+        They replace earlier reactions; an empty sequence removes them. In a room, `nickname` names the occupant:
+        `meta["feedback_of"]` holds the reactions by nickname, and `meta["feedback"]` those of all occupants.
+
+        Return the id of the conversation and the turn as JSON, or None if the owner has no such turn.
+        """
+        row = await self._find_turn(interaction_id, owner, is_background=True)
+        if row is None:
+            return None
+        turn = json.loads(row.body)
+        meta = turn.setdefault("meta", {})
+        if nickname:
+            meta["feedback_of"] = by_nickname = {**meta.get("feedback_of", {}), nickname: list(reactions)}
+            reactions = [reaction for others in by_nickname.values() for reaction in others]
+        meta["feedback"] = list(reactions)
+        body = json.dumps(turn, ensure_ascii=False)
+        # Not if the turn was erased meanwhile.
+        is_there = interactions.c.id == row.id, interactions.c.interaction_id == interaction_id
+        statement = update(interactions).where(*is_there).values(body=body)
+        await self._database.execute(statement)
+        return str(row.conversation_id), body
+
+    async def load_history(self, conversation: int, limit: int, offset: int = 0) -> list[str]:
+        """Return the newest `limit` turns as JSON in chronological order, after skipping the `offset` newest.
+
+        The cost does not depend on `offset`: turns are numbered without gaps. Only the oldest are ever deleted; others that are
+        erased count, and are left out.
+        """
+        newest = select(conversations.c.turns - offset).where(conversations.c.id == conversation).scalar_subquery()
+        query = _select_turns(conversation).where(interactions.c.number <= newest, interactions.c.number > newest - limit)
+        return [row.body for row in await self._database.fetch(query)]
+
+    async def list_own(
+        self, owner: str, id_prefix: str, since: datetime, limit: int, before_row: int | None = None, ids: Sequence[str] = ()
+    ) -> list[OwnTurn]:
+        """Return at most `limit` turns in the conversations of an owner (a bare JID), those that ended last first.
+
+        `id_prefix` is the beginning of the ids of these conversations, and `ids`, if there are any, name them. Turns that began
+        before `since` are left out, and those from the row `before_row` on.
+        """
+        query = (
+            select(interactions.c.id, conversations.c.conversation_id, interactions.c.body)
+            .join(conversations, conversations.c.id == interactions.c.conversation)
+            .where(*self._own(owner, id_prefix, since, ids))
+            # Without the sums, the database could read all turns of the agent in their order.
+            .order_by((interactions.c.id + 0).desc())
+            .limit(limit)
+        )
+        if before_row is not None:
+            query = query.where(interactions.c.id + 0 < before_row)
+        return [OwnTurn._make(row) for row in await self._database.fetch(query)]
+
+    async def count_own(self, owner: str, id_prefix: str, since: datetime, ids: Sequence[str] = ()) -> int:
+        """Return the number of the turns that `list_own` finds."""
+        query = (
+            select(func.count())
+            .select_from(interactions)
+            .join(conversations, conversations.c.id == interactions.c.conversation)
+            .where(*self._own(owner, id_prefix, since, ids))
+        )
+        [count] = await self._database.fetch_scalars(query)
+        return int(count)
+
+    def _own(self, owner: str, id_prefix: str, since: datetime, ids: Sequence[str]) -> list[Any]:
+        is_own = conversations.c.agent == self._agent, conversations.c.owner == owner
+        has_prefix = func.substr(conversations.c.conversation_id, 1, len(id_prefix)) == id_prefix
+        is_recent = conversations.c.last_interaction >= to_micros(since), interactions.c.timestamp >= to_micros(since)
+        conditions = [*is_own, has_prefix, *is_recent, interactions.c.body != ERASED_TURN]
+        return [*conditions, conversations.c.conversation_id.in_(ids)] if ids else conditions
+
+    async def iterate(self, conversation: int) -> AsyncIterator[str]:
+        """Yield every turn as JSON, oldest first, including turns that end during the iteration."""
+        after = 0
+        while True:
+            page = _select_turns(conversation).where(interactions.c.number > after).limit(_TURN_PAGE)
+            rows = await self._database.fetch(page)
+            for row in rows:
+                yield row.body
+            if len(rows) < _TURN_PAGE:
+                return
+            after = rows[-1].number
+
+    async def load(self, conversation: int, first: int, last: int) -> list[tuple[int, str]]:
+        """Return the stored turns of a conversation from number `first` to `last`: number and JSON."""
+        query = _select_turns(conversation).where(interactions.c.number.between(first, last))
+        return [(row.number, row.body) for row in await self._database.fetch(query)]
+
+
 class AgentRepository:
     """The stored data of one agent (a bare JID).
 
@@ -116,6 +244,8 @@ class AgentRepository:
     def __init__(self, database: Database, agent: str) -> None:
         self.database = database
         self.agent = agent
+        self.turns = TurnRepository(database, agent)
+        """The turns of the agent, in the same database."""
         self.inbox = Inbox(database, agent)
         """The requests of the agent, in the same database."""
         self.audit_trail = AuditTrail(database, agent)
@@ -241,127 +371,7 @@ class AgentRepository:
         records = await self._load_conversations(self._select_conversations().where(conversations.c.owner == person))
         return await self.database.erase(lambda connection: delete_everything(connection, self.agent, records, person))
 
-    # Turns and variables
-
-    async def find_conversation_id(self, interaction_id: str, owner: str) -> str | None:
-        """Return the id of the owner's conversation that contains a turn; None if there is none."""
-        row = await self._find_turn(interaction_id, owner)
-        return str(row.conversation_id) if row is not None else None
-
-    async def _find_turn(self, interaction_id: str, owner: str, *, is_background: bool = False) -> Row[Any] | None:
-        """Search all conversations of the owner, the latest first. They are searched in pages, so that other reads can run.
-
-        Interaction ids have no index: it would add a third to the writes of every turn, for a rare query.
-        """
-        owned = select(conversations.c.id).where(conversations.c.agent == self.agent, conversations.c.owner == owner)
-        page = owned.order_by(conversations.c.id.desc()).limit(_CONVERSATION_PAGE)
-        turn = (
-            select(interactions.c.id, interactions.c.body, conversations.c.conversation_id)
-            .join(conversations, conversations.c.id == interactions.c.conversation)
-            .where(interactions.c.interaction_id == interaction_id)
-        )
-        page_ids = await self.database.fetch_scalars(page, is_background=is_background)
-        while page_ids:
-            rows: Sequence[Row[Any]] = await self.database.fetch(
-                turn.where(interactions.c.conversation.in_(page_ids)), is_background=is_background
-            )
-            if rows:
-                return rows[0]
-            page_ids = await self.database.fetch_scalars(
-                page.where(conversations.c.id < page_ids[-1]), is_background=is_background
-            )
-        return None
-
-    async def save_feedback(
-        self, interaction_id: str, owner: str, reactions: Sequence[str], nickname: str = ""
-    ) -> tuple[str, str] | None:
-        """Store the reactions of the owner of a conversation to one of its turns.
-
-        They replace earlier reactions; an empty sequence removes them. In a room, `nickname` names the occupant:
-        `meta["feedback_of"]` holds the reactions by nickname, and `meta["feedback"]` those of all occupants.
-
-        Return the id of the conversation and the turn as JSON, or None if the owner has no such turn.
-        """
-        row = await self._find_turn(interaction_id, owner, is_background=True)
-        if row is None:
-            return None
-        turn = json.loads(row.body)
-        meta = turn.setdefault("meta", {})
-        if nickname:
-            meta["feedback_of"] = by_nickname = {**meta.get("feedback_of", {}), nickname: list(reactions)}
-            reactions = [reaction for others in by_nickname.values() for reaction in others]
-        meta["feedback"] = list(reactions)
-        body = json.dumps(turn, ensure_ascii=False)
-        # Not if the turn was erased meanwhile.
-        is_there = interactions.c.id == row.id, interactions.c.interaction_id == interaction_id
-        statement = update(interactions).where(*is_there).values(body=body)
-        await self.database.execute(statement)
-        return str(row.conversation_id), body
-
-    async def load_history(self, conversation: int, limit: int, offset: int = 0) -> list[str]:
-        """Return the newest `limit` turns as JSON in chronological order, after skipping the `offset` newest.
-
-        The cost does not depend on `offset`: turns are numbered without gaps. Only the oldest are ever deleted; others that are
-        erased count, and are left out.
-        """
-        newest = select(conversations.c.turns - offset).where(conversations.c.id == conversation).scalar_subquery()
-        query = _select_turns(conversation).where(interactions.c.number <= newest, interactions.c.number > newest - limit)
-        return [row.body for row in await self.database.fetch(query)]
-
-    async def list_own_turns(
-        self, owner: str, id_prefix: str, since: datetime, limit: int, before_row: int | None = None, ids: Sequence[str] = ()
-    ) -> list[OwnTurn]:
-        """Return at most `limit` turns in the conversations of an owner (a bare JID), those that ended last first.
-
-        `id_prefix` is the beginning of the ids of these conversations, and `ids`, if there are any, name them. Turns that began
-        before `since` are left out, and those from the row `before_row` on.
-        """
-        query = (
-            select(interactions.c.id, conversations.c.conversation_id, interactions.c.body)
-            .join(conversations, conversations.c.id == interactions.c.conversation)
-            .where(*self._own_turns(owner, id_prefix, since, ids))
-            # Without the sums, the database could read all turns of the agent in their order.
-            .order_by((interactions.c.id + 0).desc())
-            .limit(limit)
-        )
-        if before_row is not None:
-            query = query.where(interactions.c.id + 0 < before_row)
-        return [OwnTurn._make(row) for row in await self.database.fetch(query)]
-
-    async def count_own_turns(self, owner: str, id_prefix: str, since: datetime, ids: Sequence[str] = ()) -> int:
-        """Return the number of the turns that `list_own_turns` finds."""
-        query = (
-            select(func.count())
-            .select_from(interactions)
-            .join(conversations, conversations.c.id == interactions.c.conversation)
-            .where(*self._own_turns(owner, id_prefix, since, ids))
-        )
-        [count] = await self.database.fetch_scalars(query)
-        return int(count)
-
-    def _own_turns(self, owner: str, id_prefix: str, since: datetime, ids: Sequence[str]) -> list[Any]:
-        is_own = conversations.c.agent == self.agent, conversations.c.owner == owner
-        has_prefix = func.substr(conversations.c.conversation_id, 1, len(id_prefix)) == id_prefix
-        is_recent = conversations.c.last_interaction >= to_micros(since), interactions.c.timestamp >= to_micros(since)
-        conditions = [*is_own, has_prefix, *is_recent, interactions.c.body != ERASED_TURN]
-        return [*conditions, conversations.c.conversation_id.in_(ids)] if ids else conditions
-
-    async def iterate_turns(self, conversation: int) -> AsyncIterator[str]:
-        """Yield every turn as JSON, oldest first, including turns that end during the iteration."""
-        after = 0
-        while True:
-            page = _select_turns(conversation).where(interactions.c.number > after).limit(_TURN_PAGE)
-            rows = await self.database.fetch(page)
-            for row in rows:
-                yield row.body
-            if len(rows) < _TURN_PAGE:
-                return
-            after = rows[-1].number
-
-    async def load_turns(self, conversation: int, first: int, last: int) -> list[tuple[int, str]]:
-        """Return the stored turns of a conversation from number `first` to `last`: number and JSON."""
-        query = _select_turns(conversation).where(interactions.c.number.between(first, last))
-        return [(row.number, row.body) for row in await self.database.fetch(query)]
+    # Variables
 
     async def load_variables(self, scope: str, holder: str) -> dict[str, str]:
         """Return all variables of a holder as JSON texts, by name."""

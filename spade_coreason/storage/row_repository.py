@@ -34,12 +34,9 @@ class RowRepository(Generic[T]):
     """The column of the person whom a row is about."""
 
     def __init__(self, database: Database, agent: str = "") -> None:
+        self.row_ids = database.row_ids
         self._database = database
         self._agent = agent
-
-    def next_id(self) -> int:
-        """Return an unused row id."""
-        return self._database.row_ids.next()
 
     async def load(
         self, *conditions: ColumnElement[bool], order: Any = None, limit: int | None = None, **values: object

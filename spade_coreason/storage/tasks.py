@@ -74,7 +74,7 @@ class TaskQueue(RowRepository[Task]):
     ) -> Task:
         """Return a new task that waits, not stored yet. It is due now by default. `data` is JSON."""
         micros, due = to_micros(now), to_micros(due_at or now)
-        root, row = "" if root == owner else root, self.next_id()
+        root, row = "" if root == owner else root, self.row_ids.next()
         return Task(row, self._agent, self._kind, key, owner, root, thread, WAITING, "", 0, data, micros, micros, due, due)
 
     def make_notification(self, key: str, person: str, thread: str | None, root: str, content: str, now: datetime) -> Task:
@@ -117,7 +117,7 @@ class TaskQueue(RowRepository[Task]):
     def store_turn(self, composed: Task, conversation: StoredConversation, turn: TurnRecord) -> Commit[bool]:
         """Store the turn of a notification with its conversation and its messages, in one transaction."""
         columns = turn.interaction_id, to_micros(turn.timestamp), turn.body, turn.root
-        interaction = self.next_id(), conversation.id, conversation.turns, *columns
+        interaction = self.row_ids.next(), conversation.id, conversation.turns, *columns
         rows = [
             (SAVE_CONVERSATION, conversation_columns(self._agent, conversation)),
             (ADD_INTERACTION, interaction),

@@ -68,7 +68,7 @@ def test_schedules_are_listed_as_the_tutorial_shows_them(invoke: Invoke, tmp_pat
         await store_initiative(repository, "guest@localhost")
         [reminder] = await repository.schedules.load()
         every = reminder._replace(
-            id=repository.schedules.next_id(),
+            id=repository.schedules.row_ids.next(),
             key=str(uuid5(SCHEDULE_NAMESPACE, f"{kitchen}\0light_the_oven")),
             owner=kitchen,
             data=json.dumps({**reminder.values, "kind": "every", "cron": "0 6 * * mon-fri", "zone": "Europe/Berlin"}),

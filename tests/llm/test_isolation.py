@@ -71,7 +71,7 @@ async def test_nothing_crosses_between_people_and_threads() -> None:
         rows = await t.runners[t.jid].repository.list_conversations()
         used = []
         for row in rows:
-            turns = [json.loads(turn) for turn in await t.runners[t.jid].repository.load_history(row.id, 10)]
+            turns = [json.loads(turn) for turn in await t.runners[t.jid].repository.turns.load_history(row.id, 10)]
             usage = [event["data"] for turn in turns for event in turn["events"] if event["type"] == "ai.coreason.llm.usage"]
             used.append([one["requests"] for one in usage])
         assert sorted(used) == [[2], [2], [2], [2], [2], [2, 2]]

@@ -70,7 +70,9 @@ async def test_a_picture_that_comes_before_the_question_is_shown_again_for_some_
             await t.ask(question)
         repository = t.runners[t.jid].repository
         [conversation] = await repository.list_conversations()
-        stored = [row.decode() if isinstance(row, bytes) else row for row in await repository.load_history(conversation.id, 9)]
+        stored = [
+            row.decode() if isinstance(row, bytes) else row for row in await repository.turns.load_history(conversation.id, 9)
+        ]
     assert [sent_pictures(request) for request in server.requests] == [[GIF], [GIF], [GIF], []]
     assert len(web.requests) == 3
     assert len(stored) == 4

@@ -200,7 +200,7 @@ async def test_after_an_erasure_everyone_else_keeps_their_conversation(
     assert await repository.load_variables("conversation", "t") == {"v": f'"{CAROL}"'}
     new = await store_turn_on_thread(repository, "t", ALICE)
     assert (new.conversation_id, new.turns) == (f"t_{ALICE}", 1)
-    assert len(await repository.load_history(new.id, 10)) == 1
+    assert len(await repository.turns.load_history(new.id, 10)) == 1
 
 
 # With the interaction memory

@@ -67,7 +67,7 @@ async def store_everything(repository: AgentRepository, memory: AgentInteraction
     """Store something of every kind about a person."""
     await store_conversation(repository, owner, f"{owner}/long", 1201)
     await store_conversation(repository, owner, f"{owner}/short", 1)
-    await repository.save_feedback(f"{owner}/short-0", owner, ["👍"])
+    await repository.turns.save_feedback(f"{owner}/short-0", owner, ["👍"])
     await repository.save_variable("person", owner, "name", f'"{owner}"')
     await repository.save_variable(PREFERENCES_SCOPE, owner, PREFERENCES_SCOPE, Preferences("de", streaming=False).to_json())
     await memory.aadd_information(f"{owner}/short", f"is {owner}")

@@ -303,7 +303,7 @@ async def test_a_summary_in_progress_is_dropped_if_its_turns_are_deleted(tester:
             await t.ask({"query": text}, user=ALICE)
         await t.runners[t.jid].purge()  # after its own, at the start, which may have come late
         [row] = await t.runners[t.jid].repository.list_conversations()
-        assert len(await t.runners[t.jid].repository.load_history(row.id, 9)) == 1
+        assert len(await t.runners[t.jid].repository.turns.load_history(row.id, 9)) == 1
         summariser.release.set()
         await t.settled()
         assert summariser.summarised == []

@@ -172,7 +172,7 @@ async def fill(directory: Path) -> Project:
             while datetime.now(UTC) - ended_at < timedelta(milliseconds=1):  # interaction memory is exact to that
                 pass
         [room] = await repository.list_conversations(owner=TEA)
-        room_turns = [json.loads(turn) for turn in await repository.load_history(room.id, 2)]
+        room_turns = [json.loads(turn) for turn in await repository.turns.load_history(room.id, 2)]
         asked = await store_turn(repository, new_conversation(repository, "asked", ASKER), root=BOB)
         secret = Variable("conversation", "asked", "secret", json.dumps(SECRET))
         await store_turn(repository, asked, secret, root=ALICE)

@@ -181,7 +181,7 @@ async def test_a_turn_is_not_of_the_person_whose_nickname_it_has() -> None:
         assert deleted.may_hold_more[0].first == deleted.may_hold_more[0].last
         [room] = await t.runners[KEEPER].repository.list_conversations()
         assert (room.owner, room.turns) == (TEA, 2)
-        assert len(await t.runners[KEEPER].repository.load_history(room.id, 10)) == 2
+        assert len(await t.runners[KEEPER].repository.turns.load_history(room.id, 10)) == 2
 
 
 async def test_older_turns_that_name_nobody_are_listed_with_their_times() -> None:
@@ -565,9 +565,9 @@ async def test_the_agent_goes_on_with_others_after_turns_were_cut_from_their_con
             repository = t.runners[KEEPER].repository
             await t.say(f"{OTHERS} 3", user=BOB)
             [record] = await repository.list_conversations(owner=ASKER)
-            history = [json.loads(turn)["input"]["query"] for turn in await repository.load_history(record.id, 10)]
+            history = [json.loads(turn)["input"]["query"] for turn in await repository.turns.load_history(record.id, 10)]
             assert history[:2] == [OTHERS, f"{OTHERS} 2"]
-            assert len([turn async for turn in repository.iterate_turns(record.id)]) == record.turns - 1
+            assert len([turn async for turn in repository.turns.iterate(record.id)]) == record.turns - 1
             await t.restart()
 
 

@@ -76,7 +76,7 @@ async def test_a_root_that_is_no_address_of_a_person_is_not_known(root: Any, sen
         [first, second] = [
             from_json(body)
             for conversation in await repository.list_conversations(sender)
-            for body in await repository.load_history(conversation.id, 5)
+            for body in await repository.turns.load_history(conversation.id, 5)
         ]
         assert {turn["output"]["text"] for turn in (first, second)} == {"Berlin None True", "nothing None True"}
         assert first["meta"].get("root_sender", "") == ""

@@ -177,7 +177,7 @@ async def test_a_change_of_a_conversation_while_others_expire_is_kept(database: 
         await harness.runner.wait_until_idle()
         await harness.ask("hi again", other)
         [row] = await harness.store.list_conversations(owner=other)
-        assert row.turns == len(await harness.store.load_history(row.id, 10)) == 3
+        assert row.turns == len(await harness.store.turns.load_history(row.id, 10)) == 3
 
 
 async def test_an_end_that_cannot_be_stored_is_tried_again(database: Database) -> None:

@@ -419,7 +419,7 @@ async def test_a_wrapped_response_passes_everything_on() -> None:
                 events.append(error)
             repository = t.runners[t.jid].repository
             [record] = await repository.list_conversations()
-            [turn] = [Interaction.model_validate_json(text) for text in await repository.load_history(record.id, 1)]
+            [turn] = [Interaction.model_validate_json(text) for text in await repository.turns.load_history(record.id, 1)]
             kinds = [(event.type, event.data.get("content"), event.data.get("data")) for event in events[:-1]]
             seen.append(
                 (

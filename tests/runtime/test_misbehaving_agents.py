@@ -388,7 +388,7 @@ async def test_the_details_of_an_error_stay_in_the_process_and_in_the_history() 
         assert error.value.problem == "reports: out of order"
         assert "s3cret" not in str(error.value)
         assert await t.say("go") == ["out of order"]
-        (turn, _) = await t.runners[t.jid].repository.load_history(
+        (turn, _) = await t.runners[t.jid].repository.turns.load_history(
             (await t.runners[t.jid].repository.list_conversations())[0].id, 2
         )
         assert "s3cret" in turn

@@ -361,7 +361,7 @@ async def ask_for_reply_id(t: AgentTester, slow: SlowAgent, user: str = ALICE) -
 
 async def history(t: AgentTester, user: str) -> list[Interaction]:
     [row] = [row for row in await t.runners[AGENT].repository.list_conversations() if row.owner == user]
-    return [Interaction.model_validate_json(text) for text in await t.runners[AGENT].repository.load_history(row.id, 10)]
+    return [Interaction.model_validate_json(text) for text in await t.runners[AGENT].repository.turns.load_history(row.id, 10)]
 
 
 async def test_a_reaction_is_recorded_with_its_turn_and_given_to_the_agent() -> None:

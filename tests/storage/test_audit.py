@@ -199,7 +199,7 @@ async def test_an_audit_entry_is_in_the_trail_however_its_turn_ends(database_url
 async def _stored_turns(t: AgentTester) -> list[str]:
     repository = t.runners[t.jid].repository
     [row] = await repository.list_conversations()
-    return await repository.load_history(row.id, 9)
+    return await repository.turns.load_history(row.id, 9)
 
 
 async def test_an_agent_that_cannot_audit_does_not_continue(database_url: str, expected_errors: ExpectedErrors) -> None:

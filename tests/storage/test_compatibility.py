@@ -126,7 +126,7 @@ async def test_this_version_runs_on_the_schema_of_a_newer_one_that_allows_it(dat
         repository = await open_repository(database)
         for owner in (ALICE, BOB):
             record = await store_turn(repository, new_conversation(repository, f"{owner}{database.row_ids.next()}", owner))
-            assert len(await repository.load_history(record.id, 10)) == 1
+            assert len(await repository.turns.load_history(record.id, 10)) == 1
         health = await check_health(database)
         assert (health.schema, health.problems) == ("9000", ())
         await database.close()

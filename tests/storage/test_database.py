@@ -227,9 +227,9 @@ async def test_history_pages_back_from_the_newest(repository: AgentRepository) -
     row = make_conversation(repository)
     for number in range(1, 11):
         row = await store_one_turn(repository, row, number)
-    assert await repository.load_history(row.id, 3) == ['{"n": 8}', '{"n": 9}', '{"n": 10}']
-    assert await repository.load_history(row.id, 3, 8) == ['{"n": 1}', '{"n": 2}']
-    assert await repository.load_history(row.id, 3, 10) == []
+    assert await repository.turns.load_history(row.id, 3) == ['{"n": 8}', '{"n": 9}', '{"n": 10}']
+    assert await repository.turns.load_history(row.id, 3, 8) == ['{"n": 1}', '{"n": 2}']
+    assert await repository.turns.load_history(row.id, 3, 10) == []
 
 
 async def test_a_turn_is_stored_whole_or_not_at_all(repository: AgentRepository, database: Database) -> None:
@@ -240,7 +240,7 @@ async def test_a_turn_is_stored_whole_or_not_at_all(repository: AgentRepository,
     with pytest.raises(StoreError, match=r"(?i)not.null"):
         await repository.inbox.finish(request, row, TurnRecord("i", NOW, "{}"), None, [broken])
     assert await repository.find_conversations(["t"]) == {}
-    assert await repository.load_history(row.id, 10) == []
+    assert await repository.turns.load_history(row.id, 10) == []
     assert len(await repository.inbox.load_pending()) == 1
 
 
@@ -271,7 +271,7 @@ async def test_reading_sees_earlier_writes(repository: AgentRepository) -> None:
     row = make_conversation(repository)
     for number in range(1, 30):
         row = await store_one_turn(repository, row, number)
-        assert await repository.load_history(row.id, 1) == [f'{{"n": {number}}}']
+        assert await repository.turns.load_history(row.id, 1) == [f'{{"n": {number}}}']
 
 
 async def test_variables_of_agents_and_scopes_are_separate(repository: AgentRepository, database: Database) -> None:
@@ -317,7 +317,7 @@ async def test_deleting_a_conversation_takes_its_turns_and_variables(repository:
     report = await repository.delete_conversation(row)
     assert (report.interactions, report.variables) == (1, 1)
     assert await repository.list_conversations() == []
-    assert await repository.load_history(row.id, 10) == []
+    assert await repository.turns.load_history(row.id, 10) == []
 
 
 async def test_active_conversations_are_found_by_time(repository: AgentRepository) -> None:
@@ -409,7 +409,7 @@ async def test_migrating_keeps_the_stored_data(database_url: str, revision: str)
     assert database.schema.previous_revision == revision
     assert _read_what_all_revisions_have(database_url) == stored
     repository = await open_repository(database, "echo@localhost")
-    assert await repository.load_history(row.id, 1) == [body]
+    assert await repository.turns.load_history(row.id, 1) == [body]
     assert [pending.inbox_row for pending in await repository.inbox.load_pending()] == [request]
     replay = Evidence(is_replay=True)  # the older schema has no evidence to compare
     assert not await repository.inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW, evidence=replay)[1]

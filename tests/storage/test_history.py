@@ -34,7 +34,7 @@ async def test_history_is_paged_from_the_newest_in_chronological_order(database_
     row = (await repository.find_conversations(["t"]))["t"]
     numbers = list(range(1, 26))
     pages = list(product((0, 1, 4, 25, 100), (0, 1, 22, 25, 100)))
-    found = {page: [json.loads(body)["n"] for body in await repository.load_history(row.id, *page)] for page in pages}
+    found = {page: [json.loads(body)["n"] for body in await repository.turns.load_history(row.id, *page)] for page in pages}
     ends = {offset: max(25 - offset, 0) for _, offset in pages}
     assert found == {(limit, offset): numbers[max(ends[offset] - limit, 0) : ends[offset]] for limit, offset in pages}
     await database.close()
@@ -88,7 +88,7 @@ async def test_the_cost_of_a_long_session_depends_only_on_its_window(database_ur
 
         async def load_page(name: str) -> None:
             row = found[name]
-            assert len(await harness.repository.load_history(row.id, 5, row.turns // 2)) == 5
+            assert len(await harness.repository.turns.load_history(row.id, 5, row.turns // 2)) == 5
 
         async def run_turn(name: str) -> None:
             await harness.receive_and_wait("x", name)
@@ -146,7 +146,7 @@ async def test_turns_that_leave_the_window_stay_stored_and_a_window_never_grows_
                 await harness.receive_and_wait(str(n))
                 conversation = (await harness.repository.find_conversations(["t"]))["t"]
                 starts.append(conversation.window_start)
-            assert len(await harness.repository.load_history(conversation.id, 1000)) == len(starts)
+            assert len(await harness.repository.turns.load_history(conversation.id, 1000)) == len(starts)
     assert starts == [1, 1, 1, 2, 3, 3, 3, 3, 3, 3, 10, 11, 12, 13, 14]
 
 
@@ -164,7 +164,7 @@ async def test_a_clock_that_jumps_back_loses_and_reorders_nothing(database_url: 
             clock.advance(days=-100)
     async with RunnerHarness(database_url, clock=clock) as harness:
         row = (await harness.repository.find_conversations(["t"]))["t"]
-        bodies = [json.loads(body)["input"]["query"] for body in await harness.repository.load_history(row.id, 10)]
+        bodies = [json.loads(body)["input"]["query"] for body in await harness.repository.turns.load_history(row.id, 10)]
         assert bodies == [str(n) for n in range(6)]
         assert row.status.state is ConversationState.ACTIVE
         await harness.receive_and_wait("6")

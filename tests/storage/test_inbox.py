@@ -185,7 +185,7 @@ async def test_a_turn_that_cannot_be_stored_completely_changes_nothing(
         await repository.inbox.finish(request, given["conversation"], given["turn"], given["answer"], [given["variable"]])
     assert read_all_tables(database_url) == before
     await repository.inbox.finish(request, parts["conversation"], parts["turn"], parts["answer"], [parts["variable"]])
-    assert await repository.load_history(row.id, 10) == ['{"n": 1, "of": "alice@localhost"}', "{}"]
+    assert await repository.turns.load_history(row.id, 10) == ['{"n": 1, "of": "alice@localhost"}', "{}"]
     assert await repository.load_variables("conversation", "t") == {"v": "2"}
     assert inbox_rows(database_url) == [(ANSWERED, None, '["old"]'), (ANSWERED, None, '["new"]')]
 

@@ -219,7 +219,7 @@ async def test_the_steps_of_a_request_that_another_worker_has_parked_meanwhile_w
         other = await open_repository(two, AGENT)
         question = make_question(other, parked.id, ALICE)
         asked = StoredStep("ask", 1, "hash", None)
-        assert await other.questions.park(parked, [NewQuestion(question, (BOB,))], [], [asked], '["I have asked"]')
+        assert await other.questions.parked.add(parked, [NewQuestion(question, (BOB,))], [], [asked], '["I have asked"]')
         two.inbox_index.close_agent(AGENT)
         repository = await open_repository(one, AGENT)
         repository.inbox.close(parked.id)

@@ -47,7 +47,7 @@ async def park(
         steps.append(StoredStep("ask", number, "hash", None))
     half = NOW + timedelta(days=3.5)
     due = [repository.due_times.make(one.question.question_id, "", None, "", "{}", NOW, due_at=half) for one in new]
-    assert await repository.questions.park(parked, new, due, steps, '["a reply"]')
+    assert await repository.questions.parked.add(parked, new, due, steps, '["a reply"]')
     return parked, [one.question for one in new]
 
 
@@ -110,7 +110,7 @@ async def test_a_request_that_was_deleted_while_it_ran_is_not_parked(database: D
     parked = await receive_parked(repository, ALICE, at=NOW)
     await repository.erase_person(ALICE)
     question = make_question(repository, parked.id, ALICE)
-    assert not await repository.questions.park(parked, [NewQuestion(question, (BOB,))], [], [], None)
+    assert not await repository.questions.parked.add(parked, [NewQuestion(question, (BOB,))], [], [], None)
     assert await repository.list_people() == []
 
 
@@ -193,7 +193,7 @@ async def test_who_is_asked_later_cannot_answer_until_then(database: Database) -
     parked = await receive_parked(repository, ALICE, at=NOW)
     question = make_question(repository, parked.id, ALICE, asked_at=NOW)
     new = NewQuestion(question, (BOB, CAROL), frozenset([BOB]))
-    assert await repository.questions.park(parked, [new], [], [], None)
+    assert await repository.questions.parked.add(parked, [new], [], [], None)
     counts = await repository.questions.count_open([BOB, CAROL], NOW, waits=True)
     assert dict(counts) == {(BOB, ALICE): 1, (CAROL, ALICE): 1}
     counts = await repository.questions.count_open([BOB, CAROL], NOW, waits=False)

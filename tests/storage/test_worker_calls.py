@@ -19,18 +19,18 @@ async def test_a_worker_that_is_being_removed_is_not_asked(postgres: Postgres) -
     calls, worker = CallTable(caller), Leases(asked).worker
     await Leases(asked).add_agents([AGENT])
     await Leases(asked).change(lambda table: [AGENT])
-    assert await calls.ask_agent(calls.next_id(), AGENT, "method", "[]") == worker
+    assert await calls.ask_agent(calls.row_ids.next(), AGENT, "method", "[]") == worker
     other = await asyncpg.connect(url.replace("+asyncpg", ""))
     removal = other.transaction()
     await removal.start()
     await other.execute("DELETE FROM workers WHERE id = $1", worker)
 
-    asking = asyncio.create_task(calls.ask_agent(calls.next_id(), AGENT, "method", "[]"))
+    asking = asyncio.create_task(calls.ask_agent(calls.row_ids.next(), AGENT, "method", "[]"))
     waiting = "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND application_name LIKE 'spade-coreason%'"
     await eventually(lambda: execute(url, waiting) != [])
     await removal.commit()
     assert await asyncio.wait_for(asking, TIMEOUT_S) is None
-    assert await calls.ask_worker(calls.next_id(), worker, "method", "[]") is None
+    assert await calls.ask_worker(calls.row_ids.next(), worker, "method", "[]") is None
     assert execute(url, "SELECT id FROM worker_calls") == []
     await other.close()
     await asyncio.gather(caller.close(), asked.close())

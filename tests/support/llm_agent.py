@@ -50,7 +50,7 @@ async def stored_turns(t: AgentTester, user: str = "tester@localhost") -> list[d
     """Return the stored turns of a person's conversation."""
     repository = t.runners[t.jid].repository
     [conversation] = [conversation for conversation in await repository.list_conversations() if conversation.owner == user]
-    return [json.loads(body) for body in await repository.load_history(conversation.id, 100)]
+    return [json.loads(body) for body in await repository.turns.load_history(conversation.id, 100)]
 
 
 def guardrail_decisions(turn: dict[str, Any]) -> list[tuple[str, str, str]]:

@@ -31,7 +31,7 @@ class ChangingAgent(FunctionAgent):
 
 async def parked(t: AgentTester, person: str = TESTER, agent: str | None = None) -> list[ParkedRequest]:
     """Return the requests of a person that wait for an answer."""
-    return await t.runners[agent or t.jid].repository.questions.load_parked_of(person)
+    return await t.runners[agent or t.jid].repository.questions.parked.load_of(person)
 
 
 async def asked(t: AgentTester, person: str = TESTER, *, only_open: bool = True) -> list[StoredQuestion]:

@@ -37,7 +37,7 @@ def make_question(
     now = asked_at or datetime.now(UTC)
     micros, ends = to_micros(now), to_micros(now + timeout)
     return StoredQuestion(
-        id=repository.questions.next_id(),
+        id=repository.questions.row_ids.next(),
         agent=repository.agent,
         question_id=question_id,
         request=request,
@@ -76,7 +76,7 @@ async def store_question(repository: AgentRepository, requester: str, *people: s
     parked = await receive_parked(repository, requester)
     question = make_question(repository, parked.id, requester, question_id=str(uuid4()))
     step = StoredStep("ask", 1, f"hash of {requester}", None)
-    assert await repository.questions.park(parked, [NewQuestion(question, people)], [], [step], None)
+    assert await repository.questions.parked.add(parked, [NewQuestion(question, people)], [], [step], None)
     return question
 
 
@@ -91,7 +91,7 @@ async def store_approval(repository: AgentRepository, requester: str, approver: 
         row, repository.agent, key, requester, "", None, incoming.to_json(), b"", "xmpp", "[]", to_micros(now)
     )
     question = make_question(repository, row, requester)._replace(step=step[0], text=call)
-    assert await repository.questions.park(parked, [NewQuestion(question, (approver,))], [], [], None)
+    assert await repository.questions.parked.add(parked, [NewQuestion(question, (approver,))], [], [], None)
 
 
 async def take_answer(repository: AgentRepository, question: StoredQuestion, person: str) -> dict[str, str | None]:

@@ -244,7 +244,7 @@ class WorkerCalls:
 
         Raise the error of the method, or _MovedError if none of it was done.
         """
-        call = self._calls.next_id()
+        call = self._calls.row_ids.next()
         is_stored, is_stopped = True, False
         try:
             worker = await add(call, method=method, arguments=arguments)

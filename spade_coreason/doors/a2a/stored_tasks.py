@@ -208,7 +208,7 @@ class StoredTasks:
     async def _count_answered(self, caller: Caller, wanted: TaskFilter) -> int:
         if wanted.state == a2a_pb2.TASK_STATE_UNSPECIFIED and wanted.after is None:
             repository = self._agent.repository
-            return await repository.count_own_turns(caller.address, THREAD_PREFIX, _oldest(), self._ids(caller, wanted))
+            return await repository.turns.count_own(caller.address, THREAD_PREFIX, _oldest(), self._ids(caller, wanted))
         count = 0
         wanted = replace(wanted, has_history=False, has_artifacts=False)
         async for _ in self._iterate_answered(caller, wanted, None, _PAGE, _MAX_COUNTED_CHARACTERS):
@@ -219,7 +219,7 @@ class StoredTasks:
 
     async def _list_turns(self, caller: Caller, wanted: TaskFilter, limit: int, before_row: int | None) -> list[OwnTurn]:
         repository, ids = self._agent.repository, self._ids(caller, wanted)
-        return await repository.list_own_turns(caller.address, THREAD_PREFIX, _oldest(), limit, before_row, ids)
+        return await repository.turns.list_own(caller.address, THREAD_PREFIX, _oldest(), limit, before_row, ids)
 
     def _ids(self, caller: Caller, wanted: TaskFilter) -> list[str]:
         if not wanted.context_id:

@@ -344,7 +344,7 @@ class Feed:
         shown = list[State]()
         size = 0
         for offset in range(0, number, _PAGE_TURNS):
-            texts = await agent.repository.load_history(row, min(_PAGE_TURNS, number - offset), offset)
+            texts = await agent.repository.turns.load_history(row, min(_PAGE_TURNS, number - offset), offset)
             shown[:0] = [await self._show_turn(turn.dump()) for turn in parse_interactions(texts)]
             if (size := size + sum(map(len, texts))) > _MAX_SHOWN_CHARACTERS:
                 number = len(shown)

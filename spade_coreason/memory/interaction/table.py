@@ -249,7 +249,7 @@ class MemoryTable:
         """Write a change. Wait until it is durable, if this can wait; otherwise it is deferred."""
         if not added and not removed:
             return
-        rows = [MemoryRow(self._repository.next_id(), name, line[:-1].decode()) for name, line in added]
+        rows = [MemoryRow(self._repository.row_ids.next(), name, line[:-1].decode()) for name, line in added]
         change = _PendingChange(rows, frozenset(removed), can_wait(), is_synced)
         self._submit(change)
         self._changes.append(change)

@@ -57,7 +57,7 @@ class KnownPeople:
         """Load the kind of the channel of the last stored turn of a sender; None without one, or if the database fails."""
         try:
             for conversation in await self._repository.list_conversations(sender, limit=1):
-                for body in await self._repository.load_history(conversation.id, 1):
+                for body in await self._repository.turns.load_history(conversation.id, 1):
                     return CHANNEL_KINDS.get(str(from_json(body).get("meta", {}).get("channel")))
         except StoreError as error:
             log.debug("%s: cannot read the last turn of %s: %s", self._repository.agent, sender, error)

@@ -76,7 +76,7 @@ class ReceivedReactions:
 
     async def _record_reaction(self, sender: str, turn_id: UUID, emojis: tuple[str, ...], nickname: str) -> None:
         try:
-            stored = await self._repository.save_feedback(str(turn_id), sender, emojis, nickname)
+            stored = await self._repository.turns.save_feedback(str(turn_id), sender, emojis, nickname)
         except StoreError as error:
             log.error("%s: cannot store a reaction of %s: %s", self._repository.agent, sender, error)
             return

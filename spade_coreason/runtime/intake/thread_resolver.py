@@ -41,7 +41,7 @@ class ThreadResolver:
     async def search(self, incoming: InboundRequest, sender: str) -> str | None:
         """Return the thread of a request of a sender (a bare JID) by the database; None if it has none."""
         try:
-            conversation_id = await self._repository.find_conversation_id(str(_replied_turn(incoming)), sender)
+            conversation_id = await self._repository.turns.find_conversation_id(str(_replied_turn(incoming)), sender)
         except StoreError as error:
             log.error("%s: cannot find the message that %s replies to: %s", self._repository.agent, sender, error)
             return None

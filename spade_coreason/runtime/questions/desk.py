@@ -173,7 +173,7 @@ class QuestionDesk:
         ]
         notices += [self._make_due_time(new.question, now) for new in waiting]
         begun = [*self._inbox.take_unsaved_steps(queued.inbox_row), *journal.unfinished]
-        commit = self._repository.park(self._make_parked(turn, started_at, now), waiting, notices, begun, reply)
+        commit = self._repository.parked.add(self._make_parked(turn, started_at, now), waiting, notices, begun, reply)
         commit.on_stored(lambda is_parked: self._on_parked(asked, is_parked=is_parked))
         commit.on_failed(lambda _: self.release(asked))
         return commit
@@ -222,7 +222,7 @@ class QuestionDesk:
             form["schema"] = asked.schema
         micros = to_micros(now)
         question = StoredQuestion(
-            self._repository.next_id(),
+            self._repository.row_ids.next(),
             self.agent,
             step.key,
             turn.queued.inbox_row,
@@ -369,7 +369,7 @@ class QuestionDesk:
         """End the parked requests of an owner (a bare JID) in a thread, and tell who was asked. False without any."""
         if not self._may_have_parked:
             return False
-        commit = self._repository.end_in_threads(self._clock(), owner, [thread])
+        commit = self._repository.parked.end_in_threads(self._clock(), owner, [thread])
         commit.on_stored(lambda ended: self._tell_of_end(ended, owner))
         return bool(await commit)
 
@@ -380,7 +380,7 @@ class QuestionDesk:
         """
         if not self._may_have_parked or not message_ids:
             return None
-        commit = self._repository.end_of_messages(self._clock(), owner, message_ids, author)
+        commit = self._repository.parked.end_of_messages(self._clock(), owner, message_ids, author)
         commit.on_stored(lambda ended: self._tell_of_end(ended, owner))
         return commit
 

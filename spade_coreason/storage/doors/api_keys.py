@@ -46,7 +46,7 @@ class KeyRepository(RowRepository[StoredKey]):
         """Return a new key without an end, not stored yet."""
         micros = to_micros(now)
         return StoredKey(
-            self._database.row_ids.next(),
+            self.row_ids.next(),
             name,
             json.dumps(agents),
             "[]",

@@ -84,7 +84,7 @@ class WebhookRepository(RowRepository[StoredWebhook]):
         """Return a new webhook, not stored yet."""
         micros, answer_key = to_micros(now), secrets.token_bytes(_ANSWER_KEY_BYTES)
         return StoredWebhook(
-            self._database.row_ids.next(),
+            self.row_ids.next(),
             name,
             agent,
             kind,

@@ -28,11 +28,8 @@ class CallTable:
             raise ValueError("this process is not among the workers of the database")
         self.worker = database.worker_id
         """The id of this worker."""
+        self.row_ids = database.row_ids
         self._database = database
-
-    def next_id(self) -> int:
-        """Return the id of a new call."""
-        return self._database.row_ids.next()
 
     async def ask_agent(self, call: int, agent: str, method: str, arguments: str, *, only: int | None = None) -> int | None:
         """Ask the worker that serves an agent (a bare JID). Return its id; None if the agent is free.

@@ -65,7 +65,7 @@ async def load_turns(t: AgentTester) -> list[dict[str, Any]]:
     """Return the stored turns of the only conversation."""
     repository = t.runners[t.jid].repository
     [record] = await repository.list_conversations()
-    return [json.loads(text) for text in await repository.load_history(record.id, 10)]
+    return [json.loads(text) for text in await repository.turns.load_history(record.id, 10)]
 
 
 def send_back(t: AgentTester, message_id: str, kind: tuple[str, str], sender: str = BOB) -> None:

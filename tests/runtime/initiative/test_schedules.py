@@ -532,7 +532,7 @@ async def test_a_method_runs_at_its_times_in_a_conversation_of_the_agent_and_tel
             t.jid,
             "every:tick",
         )
-        assert "tick 1" in (await repository.load_history(conversation.id, 10))[0]
+        assert "tick 1" in (await repository.turns.load_history(conversation.id, 10))[0]
         await t.restart()
         await t.advance(HOUR)
         assert [count for _, _, count in hourly.seen] == [1, 2, 3]
@@ -624,7 +624,7 @@ async def test_a_schedule_that_cannot_be_read_holds_up_no_other(expected_errors:
         repository = t.runners[t.jid].repository.schedules
         [stored] = await repository.load()
         data = json.dumps({**stored.values, "zone": "Nowhere/Land"})
-        broken = stored._replace(id=repository.next_id(), key=str(uuid4()), data=data)
+        broken = stored._replace(id=repository.row_ids.next(), key=str(uuid4()), data=data)
         assert await repository.store([addition_of(broken)])
         await t.advance(HOUR / 10)
         assert t.unread() == ["tea"]

@@ -84,7 +84,7 @@ def retraction(message_id: str) -> str:
 
 async def stored_feedback(agent: OnlineAgent, room: str) -> list[Any]:
     [row] = await agent.repository.list_conversations(owner=room)
-    turns = [json.loads(text) for text in await agent.repository.load_history(row.id, 100)]
+    turns = [json.loads(text) for text in await agent.repository.turns.load_history(row.id, 100)]
     return [turn["meta"].get("feedback_of") for turn in turns if turn["meta"].get("feedback") is not None]
 
 
