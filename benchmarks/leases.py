@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from spade_coreason.app.workers.shares import group_agents
 from spade_coreason.app.workers.workforce import Workforce
 from spade_coreason.runtime import tune_gc
-from spade_coreason.storage import Database, LeaseHandlers, LeaseRenewal, Leases, LeaseTable, WorkerTerms, open_database
+from spade_coreason.storage import Database, LeaseHandlers, LeaseRenewal, Leases, LeaseState, WorkerTerms, open_database
 from tests.support.databases import execute
 from tests.support.servers.postgres import postgres
 
@@ -63,7 +63,7 @@ class Serving:
         """Return False: no turn runs."""
         return False
 
-    async def note(self, table: LeaseTable) -> None:
+    async def note(self, state: LeaseState) -> None:
         """Do nothing."""
 
     async def take(self, agents: Sequence[str]) -> None:
@@ -89,13 +89,13 @@ async def measure(url: str, agents: int) -> Look:
 async def _measure_looks(database: Database, url: str, terms: WorkerTerms, agents: int) -> Look:
     await asyncio.to_thread(_fill, url, agents)
     leases = Leases(database)
-    table = await leases.read()
-    own = [agent for agent, lease in table.leases.items() if lease.worker == leases.worker]
+    state = await leases.read()
+    own = [agent for agent, lease in state.leases.items() if lease.worker == leases.worker]
     handlers = LeaseHandlers(lambda: None, lambda: None, lambda: None, lambda reason: None)
     renewal = LeaseRenewal(database, leases.worker, terms, handlers, blocked_s=75.0)
-    workforce = Workforce(leases, renewal, group_agents(table.leases, ()), Serving(own))
+    workforce = Workforce(leases, renewal, group_agents(state.leases, ()), Serving(own))
     await workforce.look()
-    del table
+    del state
     tune_gc()  # as `up` does
     times, holds = [], []
     for _ in range(TIMES):

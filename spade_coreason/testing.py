@@ -85,7 +85,7 @@ from .domain.policy import Keep, PlatformLimits, Policy, Retention, RetentionSta
 from .domain.questions import ApprovalPolicy
 from .exceptions import ConfigError, PeerError
 from .llm import FakeFailure, FakeModel, FakeReply, FakeToolCall, ModelRequest, Reply, error, stream, tool_call
-from .memory import AgentInteractionMemory, Embedder, MemoryLimits, MemoryTable, Summariser, TokenCounter
+from .memory import AgentInteractionMemory, Embedder, MemoryLimits, MemoryRows, Summariser, TokenCounter
 from .runtime import (
     PLAIN_PRESENTATION,
     AgentParts,
@@ -1133,7 +1133,7 @@ class AgentTester:
         if jid not in self._memories:
             store = None
             if self._database is not None and self._database.backend.has_memories:
-                store = MemoryTable(self._database, jid, MemoryLimits())
+                store = MemoryRows(self._database, jid, MemoryLimits())
             directory = self._directory / "memory"
             self._memories[jid] = AgentInteractionMemory(jid, directory, clock=self._clock, durability="normal", store=store)
         return self._memories[jid]

@@ -215,10 +215,10 @@ def build_memory(settings: Settings, database: Database | None, jid: str) -> Age
 
 def build_memory_table(settings: Settings, database: Database, jid: str) -> AgentInteractionMemory:
     """Build the interaction memory of an agent (a bare JID) over a database that has memories."""
-    from ..memory import MemoryTable
+    from ..memory import MemoryRows
 
     limits = build_memory_limits(settings)
-    store = MemoryTable(database, jid, limits)
+    store = MemoryRows(database, jid, limits)
     return AgentInteractionMemory(jid, limits=limits, durability=settings.storage.durability, store=store)
 
 

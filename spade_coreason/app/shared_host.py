@@ -14,7 +14,7 @@ from ..memory import Embedder
 from ..operations.host import RunningAgent
 from ..operations.status import PlatformStatus
 from ..storage import (
-    CallTable,
+    CallRepository,
     Database,
     LeaseHandlers,
     LeaseRenewal,
@@ -125,7 +125,7 @@ async def _open_shared_host(settings: Settings, agents: Sequence[str], terms: Wo
         url, durability = settings.storage.url, settings.storage.durability
         database = await open_database(url, durability, timings=make_store_timings(terms), terms=terms)
         stack.push_async_callback(database.close)
-        colleagues = Colleagues(Leases(database), CallTable(database), lambda agent: None)
+        colleagues = Colleagues(Leases(database), CallRepository(database), lambda agent: None)
         calls = colleagues.calls
         stack.push_async_callback(calls.close)
         stack.push_async_callback(_leave, colleagues.leases)

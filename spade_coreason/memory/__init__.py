@@ -26,7 +26,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
             "require_imported",
         ],
         "interaction.store": ["AgentInteractionMemory"],
-        "interaction.table": ["MemoryTable"],
+        "interaction.rows": ["MemoryRows"],
         "interaction.tools": ["CONTROL_CHARACTERS", "MemoryTool"],
         "interaction.turn_sync": ["CURRENT_DEFERRED_SYNCS", "DeferredSyncs"],
         "knowledge.embeddings": ["Embedder", "LocalEmbedder", "OpenAIEmbedder"],

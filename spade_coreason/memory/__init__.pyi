@@ -29,11 +29,11 @@ from .interaction.moving import (
     move_rows_to_files as move_rows_to_files,
     require_imported as require_imported,
 )
+from .interaction.rows import (
+    MemoryRows as MemoryRows,
+)
 from .interaction.store import (
     AgentInteractionMemory as AgentInteractionMemory,
-)
-from .interaction.table import (
-    MemoryTable as MemoryTable,
 )
 from .interaction.tools import (
     CONTROL_CHARACTERS as CONTROL_CHARACTERS,

@@ -23,11 +23,6 @@ from .backends.lock import (
     lock_database as lock_database,
     lock_directory as lock_directory,
 )
-from .backends.waiting import (
-    can_wait as can_wait,
-    run_waiting as run_waiting,
-    wait_for as wait_for,
-)
 from .backup import (
     BackupInfo as BackupInfo,
     ProgressCallback as ProgressCallback,
@@ -87,6 +82,9 @@ from .interaction_memory import (
     MemoryRepository as MemoryRepository,
     MemoryRow as MemoryRow,
     UnpackedMemories as UnpackedMemories,
+    can_wait as can_wait,
+    run_waiting as run_waiting,
+    wait_for as wait_for,
 )
 from .kept import (
     CountsByState as CountsByState,
@@ -205,11 +203,11 @@ from .topics import (
 )
 from .workers.calls import (
     OTHER_WORKER as OTHER_WORKER,
-    CallTable as CallTable,
+    CallRepository as CallRepository,
 )
 from .workers.leases import (
     Leases as Leases,
-    LeaseTable as LeaseTable,
+    LeaseState as LeaseState,
     Reach as Reach,
     Worker as Worker,
     WorkerTerms as WorkerTerms,

@@ -45,9 +45,7 @@ class IncidentRepository(RowRepository[Incident]):
         errors = dump_error_chain(chain)
         # JSON with escapes only: PostgreSQL stores no NUL, and no database a lone surrogate.
         texts, micros = json.dumps([error.pop("text") for error in errors]), to_micros(occurred_at)
-        new = Incident(
-            self.row_ids.next(), self._agent, number, person, conversation_id, micros, json.dumps(errors), texts
-        )
+        new = Incident(self.row_ids.next(), self._agent, number, person, conversation_id, micros, json.dumps(errors), texts)
 
         def work(connection: Connection) -> None:
             connection.execute(insert(incidents).values(new))

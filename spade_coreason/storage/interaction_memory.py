@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import Any, NamedTuple, TypeVar
 
 from sqlalchemy import ColumnElement, Connection, and_, delete, func, insert, or_, select
 from sqlalchemy.dialects import postgresql
+from sqlalchemy.util import await_only, greenlet_spawn
+from sqlalchemy.util.concurrency import in_greenlet
 
 from .backends.database import Database
 from .backends.group_commit import Commit
 from .backends.sequences import take_row_ids
-from .backends.waiting import can_wait, wait_for
 from .schema import interaction_memory
 
 T = TypeVar("T")
@@ -163,3 +164,22 @@ def _encode_name(conversation_id: str) -> str:
 
 def _decode_name(name: str) -> str:
     return str(json.loads(f'"{name}"')) if "\\" in name else name
+
+
+# Plain code that waits for the database without blocking the event loop. SQLAlchemy runs its own plain code so: in a greenlet,
+# which can be left in the middle of a call and be continued later.
+
+
+async def run_waiting(work: Callable[[], T]) -> T:
+    """Run `work` on the event loop. It may call `wait_for`; other tasks run then."""
+    return await greenlet_spawn(work)
+
+
+def can_wait() -> bool:
+    """Return True if `run_waiting` runs the caller."""
+    return in_greenlet()
+
+
+def wait_for(awaitable: Awaitable[T]) -> T:
+    """Wait, and return the result. Only code that `run_waiting` runs may do this."""
+    return await_only(awaitable)

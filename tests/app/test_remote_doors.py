@@ -14,8 +14,8 @@ from spade_coreason.app.workers.calls import WorkerCalls
 from spade_coreason.app.workers.doors import IncomingReply, RemoteDoors
 from spade_coreason.domain.callers import caller_address
 from spade_coreason.doors import Accepted, Caller, DoorEvent, DoorReply, Doors, Reader
-from spade_coreason.storage import CallTable, Database, Leases, WorkerTerms, open_database
-from spade_coreason.storage.workers.leases import Lease, LeaseTable, read_leases
+from spade_coreason.storage import CallRepository, Database, Leases, WorkerTerms, open_database
+from spade_coreason.storage.workers.leases import Lease, LeaseState, read_leases
 from tests.support.databases import execute
 from tests.support.records import AGENT
 from tests.support.servers.postgres import Postgres
@@ -36,7 +36,7 @@ class _Source:
 async def open_doors(url: str) -> AsyncIterator[RemoteDoors]:
     """Run the remote doors of a worker of its own."""
     database: Database = await open_database(url, "off", terms=WorkerTerms("one", LEASE_S))
-    calls = WorkerCalls(CallTable(database), lambda agent: None)
+    calls = WorkerCalls(CallRepository(database), lambda agent: None)
     doors = RemoteDoors(database, Leases(database), calls, Doors(), {AGENT: ["openai"]})
     doors.start()
     await doors.mailbox.wait_until_open()
@@ -165,17 +165,17 @@ async def test_a_reply_that_is_not_read_any_more_is_not_sent_any_more(postgres: 
 
 async def test_replies_end_with_the_worker_of_either_side(postgres: Postgres) -> None:
     async with run_two(postgres) as (owner, asked, _):
-        table = await owner.database.read(read_leases)
+        state = await owner.database.read(read_leases)
         lease = Lease(AGENT, owner.worker, 0, "", False, None, None, None, 0)
-        served = LeaseTable(table.workers, {AGENT: lease})
+        served = LeaseState(state.workers, {AGENT: lease})
         _, incoming, _ = await begin(owner, asked)
         accept(owner, incoming)
         await asked.note(served)
         await owner.note(served)
-        await asked.note(LeaseTable(table.workers, {AGENT: lease._replace(worker=None)}))
+        await asked.note(LeaseState(state.workers, {AGENT: lease._replace(worker=None)}))
         assert [event.type for event in await read_all(incoming)] == ["request.interrupted"]
         _, incoming, _ = await begin(owner, asked)
-        await owner.note(LeaseTable([worker for worker in table.workers if worker.id == owner.worker], {AGENT: lease}))
+        await owner.note(LeaseState([worker for worker in state.workers if worker.id == owner.worker], {AGENT: lease}))
         await eventually(lambda: not owner._outgoing)
 
 

@@ -19,7 +19,7 @@ from spade_coreason.domain.conversation import ConversationStatus
 from spade_coreason.exceptions import ConfigError, CoReasonError, StoreError
 from spade_coreason.operations.host import RunningAgent
 from spade_coreason.storage import (
-    CallTable,
+    CallRepository,
     ErasureReport,
     FoundConversation,
     Leases,
@@ -87,9 +87,9 @@ class Recorder:
 class Worker:
     """A worker whose calls are woken often, in place of NOTIFY."""
 
-    def __init__(self, url: str, table: CallTable, calls: WorkerCalls, leases: Leases, waking: asyncio.Task[None]) -> None:
+    def __init__(self, url: str, rows: CallRepository, calls: WorkerCalls, leases: Leases, waking: asyncio.Task[None]) -> None:
         self.url = url
-        self.table = table
+        self.rows = rows
         self.waking = waking
         self.calls = calls
         self.leases = leases
@@ -104,11 +104,11 @@ async def open_worker(url: str, name: str, target: Recorder | None = None) -> As
             calls.wake()
             await asyncio.sleep(0.02)
 
-    table = CallTable(database)
-    calls = WorkerCalls(table, lambda agent: target if agent == AGENT else None)  # type: ignore[arg-type, return-value]
+    rows = CallRepository(database)
+    calls = WorkerCalls(rows, lambda agent: target if agent == AGENT else None)  # type: ignore[arg-type, return-value]
     waking = asyncio.create_task(wake())
     try:
-        yield Worker(url, table, calls, Leases(database), waking)
+        yield Worker(url, rows, calls, Leases(database), waking)
     finally:
         waking.cancel()
         await calls.close()
@@ -121,7 +121,7 @@ async def open_two(postgres: Postgres) -> AsyncIterator[tuple[Worker, Worker, Re
     url, recorder = postgres.url(), Recorder()
     async with open_worker(url, "owner", recorder) as owner, open_worker(url, "caller") as caller:
         await owner.leases.add_agents([AGENT])
-        await owner.leases.change(lambda table: [AGENT])
+        await owner.leases.change(lambda state: [AGENT])
         yield caller, owner, recorder, caller.calls.agent(AGENT)
 
 
@@ -151,7 +151,7 @@ async def test_calls_are_answered_although_a_look_at_them_has_failed(
 ) -> None:
     expected_errors("cannot be answered; it tries again")
 
-    class Faulty(CallTable):
+    class Faulty(CallRepository):
         has_failed = False
 
         async def read(self, callers: Collection[int]) -> tuple[list[tuple[WorkerCall, bool]], set[int]]:
@@ -161,14 +161,14 @@ async def test_calls_are_answered_although_a_look_at_them_has_failed(
             return await super().read(callers)
 
     database = await open_database(postgres.url(), "off", terms=WorkerTerms("owner", 3600))
-    leases, recorder, table = Leases(database), Recorder(), Faulty(database)
-    calls = WorkerCalls(table, lambda agent: recorder)  # type: ignore[arg-type, return-value]
+    leases, recorder, rows = Leases(database), Recorder(), Faulty(database)
+    calls = WorkerCalls(rows, lambda agent: recorder)  # type: ignore[arg-type, return-value]
     try:
         await leases.add_agents([AGENT])
-        await leases.change(lambda table: [AGENT])
+        await leases.change(lambda state: [AGENT])
         async with asyncio.timeout(TIMEOUT_S):
             assert await calls.agent(AGENT).run_stored(REQUEST)
-        assert table.has_failed
+        assert rows.has_failed
     finally:
         await calls.close()
         await database.close()
@@ -240,11 +240,11 @@ async def test_a_caller_that_is_cancelled_before_its_call_is_stored_leaves_nothi
 
 async def test_an_answer_that_is_there_before_it_is_waited_for_is_found_at_once(postgres: Postgres) -> None:
     async with open_two(postgres) as (caller, _, _, _):
-        calls = WorkerCalls(caller.table, lambda agent: None, check_s=3600)
+        calls = WorkerCalls(caller.rows, lambda agent: None, check_s=3600)
         answered = "SELECT id FROM worker_calls WHERE answer IS NOT NULL"
 
         async def add(call: int, *, method: str, arguments: str) -> int | None:
-            worker = await caller.table.ask_agent(call, AGENT, method, arguments)
+            worker = await caller.rows.ask_agent(call, AGENT, method, arguments)
             caller.waking.cancel()
             await eventually(lambda: execute(caller.url, answered) != [])
             return worker
@@ -285,7 +285,7 @@ async def test_a_caller_is_told_that_the_worker_has_ended_or_that_another_one_se
         await caller.leases.remove(owner.leases.worker, "it died")
         with pytest.raises(StoreError, match="has ended before it answered; run the same again"):
             await waiting
-        await caller.leases.change(lambda table: [AGENT])
+        await caller.leases.change(lambda state: [AGENT])
         with pytest.raises(StoreError, match="another worker serves it now"):
             await agent.erasure.list_cut_off(ALICE)
 
@@ -310,7 +310,7 @@ async def test_a_call_is_made_once_although_its_answer_cannot_be_stored_at_once(
     recorder, undoing = Interrupted(), list[asyncio.Task[None]]()
     async with open_worker(url, "owner", recorder) as owner, open_worker(url, "caller") as caller:
         await owner.leases.add_agents([AGENT])
-        await owner.leases.change(lambda table: [AGENT])
+        await owner.leases.change(lambda state: [AGENT])
         async with asyncio.timeout(TIMEOUT_S):
             assert await caller.calls.agent(AGENT).run_stored(REQUEST)
         assert len(recorder.asked) == 1
@@ -319,10 +319,10 @@ async def test_a_call_is_made_once_although_its_answer_cannot_be_stored_at_once(
 async def test_a_change_waits_for_an_agent_that_its_own_worker_is_about_to_serve_or_to_give_back(postgres: Postgres) -> None:
     database = await open_database(postgres.url(), "off", terms=WorkerTerms("one", 3600))
     leases, served = Leases(database), dict[str, RunningAgent]()
-    colleagues = Colleagues(leases, CallTable(database), served.get)
+    colleagues = Colleagues(leases, CallRepository(database), served.get)
     try:
         await leases.add_agents([AGENT])
-        await leases.change(lambda table: [AGENT])
+        await leases.change(lambda state: [AGENT])
         change = asyncio.create_task(colleagues.find_agent(AGENT, changes=True))
         assert await colleagues.find_agent(AGENT, changes=False) is None
         assert not change.done()

@@ -30,7 +30,7 @@ async def test_the_cards_of_other_workers_are_taken_again_only_after_a_change(po
         leases, directory = Leases(database), CountingDirectory()
         shared = SharedDirectory(leases, directory, lambda agent: {}, [AGENT])
         await leases.add_agents([AGENT])
-        await leases.change(lambda table: [AGENT])
+        await leases.change(lambda state: [AGENT])
         for description, times in (("echo", 1), ("echo", 1), ("repeat", 2)):
             card = build_card(AGENT, AgentDefinition.simple(description))
             await leases.save_cards({AGENT: _adapter().dump_json(Listing(card, ["*"])).decode()})
@@ -50,7 +50,7 @@ async def test_an_agent_that_is_not_configured_any_more_is_listed_only_while_a_w
     try:
         leases, directory = Leases(first), PlatformDirectory()
         await leases.add_agents([AGENT, OTHER_AGENT])
-        await leases.change(lambda table: [AGENT, OTHER_AGENT])
+        await leases.change(lambda state: [AGENT, OTHER_AGENT])
         cards = [build_card(agent, AgentDefinition.simple("echo")) for agent in (AGENT, OTHER_AGENT)]
         await leases.save_cards({card.jid: _adapter().dump_json(Listing(card, ["*"])).decode() for card in cards})
         shared = SharedDirectory(Leases(second), directory, lambda agent: {}, [AGENT])

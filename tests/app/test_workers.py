@@ -267,7 +267,7 @@ async def test_a_worker_takes_no_agent_while_it_cannot_read_who_may_ask_it(
     async with run_workers(prosody, postgres, tmp_path, agents=2, lease_s=60) as workers:
         other = await open_database(workers.url, "off", terms=WorkerTerms("other", 3600))
         await Leases(other).add_agents(workers.agents)
-        await Leases(other).change(lambda table: workers.agents[1:])
+        await Leases(other).change(lambda state: workers.agents[1:])
         async with Platform(load_settings(tmp_path / "platform.yaml", tmp_path, {})) as platform:
             membership = platform._membership
             assert membership is not None

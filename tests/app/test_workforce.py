@@ -17,7 +17,7 @@ from spade_coreason.storage import (
     LeaseHandlers,
     LeaseRenewal,
     Leases,
-    LeaseTable,
+    LeaseState,
     RunningRequests,
     StoreTimings,
     WorkerTerms,
@@ -58,7 +58,7 @@ class ServedAgents:
     def is_busy(self, agent: str) -> bool:
         return agent in self._busy
 
-    async def note(self, table: LeaseTable) -> None:
+    async def note(self, state: LeaseState) -> None:
         pass
 
     async def take(self, agents: Sequence[str]) -> None:
@@ -158,7 +158,7 @@ async def test_a_worker_that_leaves_serves_an_agent_until_another_worker_has_tim
             for _ in range(20):
                 await Leases(other).read()
             assert len(serving.list_agents()) == 2
-            claimed, _ = await Leases(other).change(lambda table: agents[:], replaces=False)
+            claimed, _ = await Leases(other).change(lambda state: agents[:], replaces=False)
             assert len(claimed) == 8
             await leaving
         assert serving.list_agents() == []
@@ -189,7 +189,7 @@ async def test_a_command_that_is_killed_has_run_no_requests(postgres: Postgres) 
         await receive_request(await open_repository(database))
         await Leases(command).claim_for_change(AGENT, replaces=False)
         execute(url, EXPIRE_TWO)
-        taken, reaped = await Leases(database).change(lambda table: [AGENT])
+        taken, reaped = await Leases(database).change(lambda state: [AGENT])
         assert (taken, [worker.agents for worker in reaped]) == ([AGENT], [(AGENT,)])
         assert await load_crashed(database, [AGENT]) == []
 
@@ -261,10 +261,10 @@ async def test_an_agent_that_is_being_given_back_keeps_its_lease_if_a_drain_give
     serving = ServedAgents(busy=agents)
     async with open_worker(url, "one", 60) as (database, terms), open_worker(url, "two", 60) as (other, _):
         workforce = Workforce(Leases(database), renew(database, terms), [(agent,) for agent in agents], serving)
-        await Leases(other).set_leaving(True)
+        await Leases(other).set(is_leaving=True)
         await workforce.join()
         assert sorted(serving.list_agents()) == sorted(agents)
-        await Leases(other).set_leaving(False)
+        await Leases(other).set(is_leaving=False)
         await workforce.look()
         await eventually(lambda: len(serving.list_agents()) == 1)  # the other worker has room
         assert await workforce.hand_over(agents)
@@ -281,7 +281,7 @@ async def test_a_worker_that_joins_after_an_outage_gives_the_others_time_to_rene
     url, serving = postgres.url(), ServedAgents()
     async with open_worker(url, "one", 2) as (database, terms), open_worker(url, "two", 2) as (other, _):
         await Leases(other).add_agents([AGENT])
-        await Leases(other).change(lambda table: [AGENT])
+        await Leases(other).change(lambda state: [AGENT])
         execute(url, EXPIRE_TWO)
         workforce = Workforce(Leases(database), renew(database, terms), [(AGENT,)], serving)
         await workforce.join()
@@ -297,8 +297,8 @@ async def test_an_agent_that_a_stopping_worker_has_not_begun_to_serve_does_not_w
     async with open_worker(url, "one", 60) as (database, terms), open_worker(url, "two", 60) as (other, _):
         workforce = Workforce(Leases(database), renew(database, terms), [(AGENT,), (OTHER_AGENT,)], serving)
         await Leases(other).add_agents([AGENT, OTHER_AGENT])
-        await Leases(other).set_leaving(True)
-        await Leases(other).change(lambda table: [OTHER_AGENT])
+        await Leases(other).set(is_leaving=True)
+        await Leases(other).change(lambda state: [OTHER_AGENT])
         await workforce.join()
         serving.may_begin.clear()
         await Leases(other).release(OTHER_AGENT, "a test")
@@ -337,7 +337,7 @@ async def test_a_worker_gives_another_one_the_agents_that_it_can_serve_and_tells
         renewal = renew(database, terms)
         workforce = Workforce(Leases(database), renewal, [(AGENT,), (OTHER_AGENT,)], serving)
         await Leases(other).add_agents(["not.configured@here"])
-        await Leases(other).set_leaving(True)
+        await Leases(other).set(is_leaving=True)
         await workforce.join()
         execute(url, f"""UPDATE workers SET is_leaving = false, snapshot = '{{"unable": ["{AGENT}"]}}' WHERE name = 'two'""")
         await workforce.look()

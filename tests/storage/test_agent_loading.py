@@ -13,7 +13,7 @@ from spade_coreason import StoreError
 from spade_coreason.storage import AgentRepository, open_database
 from spade_coreason.storage.backends.database import Database
 from spade_coreason.storage.backends.group_commit import StoreTimings
-from spade_coreason.storage.backends.inbox_index import INBOX_PAGE_ROWS
+from spade_coreason.storage.backends.inbox_index import INBOX_PAGE_ROWS, is_of_agent, select_inbox_rows
 from spade_coreason.storage.records import StoredStep
 from tests.support.databases import CLOSED, SAME_STANZA, SQLITE, execute, on_both_databases
 from tests.support.errors import ExpectedErrors
@@ -42,10 +42,11 @@ def fill_inbox(url: str, rows: int, first: int = 1) -> None:
 
 async def count_rows_read(database: Database, number: int) -> int:
     """Return how many rows PostgreSQL looks at to load an agent: those it returns, and those that it filters out."""
-    from spade_coreason.storage.backends.postgres import select_rows_of
 
     def explain(connection: Connection) -> dict[str, object]:
-        query = select_rows_of(agent(number)).compile(dialect=connection.dialect, compile_kwargs={"literal_binds": True})
+        query = select_inbox_rows(is_of_agent(agent(number))).compile(
+            dialect=connection.dialect, compile_kwargs={"literal_binds": True}
+        )
         plan = connection.execute(text(f"EXPLAIN (ANALYZE, FORMAT JSON) {query}".replace(":", r"\:"))).scalar_one()
         return dict(plan[0]["Plan"])
 

@@ -19,7 +19,7 @@ from sqlalchemy import make_url
 
 from spade_coreason.exceptions import StoreError
 from spade_coreason.storage import (
-    CallTable,
+    CallRepository,
     Database,
     LeaseHandlers,
     LeaseRenewal,
@@ -135,7 +135,7 @@ async def test_locks_of_a_stranger_keep_no_platform_from_its_start(postgres: Pos
                 async with asyncio.timeout(TIMEOUT_S), two.backend.alone():
                     leases = Leases(one)
                     await leases.add_agents([AGENT])
-                    assert await leases.change(lambda table: [AGENT]) == ([AGENT], [])
+                    assert await leases.change(lambda state: [AGENT]) == ([AGENT], [])
             await (await open_database(url, "off")).close()
 
 
@@ -166,7 +166,7 @@ async def test_a_flood_of_a_stranger_does_not_reach_workers(postgres: Postgres) 
                 while worker.renewed < last + renewals or not rung:
                     last = last or worker.renewed
                     assert isinstance(two.backend.bell, WorkerBell)
-                    CallTable(two).wake_doors()  # what workers tell each other still comes
+                    CallRepository(two).wake_doors()  # what workers tell each other still comes
                     rung = worker.told - told
                     await asyncio.sleep(0.05)
             assert worker.lost == other.lost == []

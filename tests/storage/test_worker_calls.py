@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from spade_coreason.storage import CallTable, Leases, WorkerTerms, open_database
+from spade_coreason.storage import CallRepository, Leases, WorkerTerms, open_database
 from tests.support.databases import execute
 from tests.support.records import AGENT
 from tests.support.servers.postgres import Postgres
@@ -16,9 +16,9 @@ async def test_a_worker_that_is_being_removed_is_not_asked(postgres: Postgres) -
 
     url = postgres.url()
     caller, asked = [await open_database(url, "off", terms=WorkerTerms(name, 3600)) for name in ("caller", "asked")]
-    calls, worker = CallTable(caller), Leases(asked).worker
+    calls, worker = CallRepository(caller), Leases(asked).worker
     await Leases(asked).add_agents([AGENT])
-    await Leases(asked).change(lambda table: [AGENT])
+    await Leases(asked).change(lambda state: [AGENT])
     assert await calls.ask_agent(calls.row_ids.next(), AGENT, "method", "[]") == worker
     other = await asyncpg.connect(url.replace("+asyncpg", ""))
     removal = other.transaction()

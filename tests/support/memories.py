@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from spade_coreason.memory.interaction.file import MemoryLimits
+from spade_coreason.memory.interaction.rows import MemoryRows
 from spade_coreason.memory.interaction.store import AgentInteractionMemory
-from spade_coreason.memory.interaction.table import MemoryTable
 from spade_coreason.storage import Database, open_database
 
 AGENT = "support_agent@example.com"
@@ -33,7 +33,7 @@ def memory_over(
 ) -> AgentInteractionMemory:
     """Return the memory of an agent over a database. Call this on its event loop."""
     limits = limits or MemoryLimits()
-    return AgentInteractionMemory(agent, limits=limits, store=MemoryTable(database, agent, limits), **options)
+    return AgentInteractionMemory(agent, limits=limits, store=MemoryRows(database, agent, limits), **options)
 
 
 @asynccontextmanager

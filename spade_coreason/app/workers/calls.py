@@ -23,7 +23,7 @@ from ...operations.host import RunningAgent, find_log_level, set_log_level
 from ...operations.status import AgentStatus, RunningTurn, WebStatus
 from ...storage import (
     OTHER_WORKER,
-    CallTable,
+    CallRepository,
     CutOffTurn,
     ErasureReport,
     FoundConversation,
@@ -151,7 +151,7 @@ class WorkerCalls:
 
     def __init__(
         self,
-        calls: CallTable,
+        calls: CallRepository,
         find_target: Callable[[str], RunningAgent | RunningWorker | None],
         find_door: Callable[[str], RunningDoor | None] = lambda agent: None,
         check_s: float = _CHECK_S,

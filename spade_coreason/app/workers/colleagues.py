@@ -11,7 +11,7 @@ from ...doors import RunningDoor
 from ...exceptions import StoreError
 from ...operations.host import RunningAgent
 from ...operations.status import AgentStatus, PlatformStatus, TakeoverStatus, WorkerStatus
-from ...storage import CallTable, Leases, Worker, find_last_takeover, from_micros
+from ...storage import CallRepository, Leases, Worker, find_last_takeover, from_micros
 from .calls import OtherVersionError, RunningWorker, WorkerCalls, WorkerEndedError, WorkerState
 
 T = TypeVar("T")
@@ -34,7 +34,7 @@ class Colleagues:
     def __init__(
         self,
         leases: Leases,
-        calls: CallTable,
+        calls: CallRepository,
         find_target: Callable[[str], RunningAgent | RunningWorker | None],
         find_door: Callable[[str], RunningDoor | None] = lambda agent: None,
     ) -> None:
@@ -109,9 +109,9 @@ class Colleagues:
 
         `own` is the state of this worker; None for a command.
         """
-        table = await self.leases.read()
-        owners = {agent: lease.worker for agent, lease in table.leases.items()}
-        shown = [worker for worker in table.workers if not worker.is_leaving or worker.id in owners.values()]
+        state = await self.leases.read()
+        owners = {agent: lease.worker for agent, lease in state.leases.items()}
+        shown = [worker for worker in state.workers if not worker.is_leaving or worker.id in owners.values()]
         others = [worker for worker in shown if worker.id != self.worker]
         states = dict(zip([one.id for one in others], await asyncio.gather(*map(self._ask, others)), strict=True))
         problems = {worker: state for worker, state in states.items() if isinstance(state, str)}
@@ -119,10 +119,10 @@ class Colleagues:
         if own is not None:
             answers[self.worker] = own
         found = {agent.jid: agent for state in answers.values() for agent in state.agents}
-        names = {worker.id: worker.name for worker in table.workers}
+        names = {worker.id: worker.name for worker in state.workers}
 
         def describe(agent: str) -> AgentStatus:
-            lease = table.leases.get(agent)
+            lease = state.leases.get(agent)
             worker = None if lease is None or lease.worker is None else names.get(lease.worker, str(lease.worker))
             if agent in found:
                 return replace(found[agent], worker=worker)
@@ -134,7 +134,7 @@ class Colleagues:
                 problem = f"its worker {worker} has not begun to serve it"
             return AgentStatus(agent, "offline", start_problem=f"{agent}: {problem}", worker=worker)
 
-        takeover = find_last_takeover(table)
+        takeover = find_last_takeover(state)
         web = next((state.web for state in (own, *answers.values()) if state is not None and state.web is not None), None)
         return PlatformStatus(
             0 if own is None else own.pid,

@@ -31,7 +31,7 @@ from ...doors import (
     RunningDoor,
 )
 from ...exceptions import StoreError
-from ...storage import MAX_MESSAGE_BYTES, AgentRepository, Commit, Database, Leases, LeaseTable, WorkerMailbox
+from ...storage import MAX_MESSAGE_BYTES, AgentRepository, Commit, Database, Leases, LeaseState, WorkerMailbox
 from .calls import WorkerCalls
 
 log = logging.getLogger(__name__)
@@ -184,19 +184,19 @@ class RemoteDoors:
                 self._unsaved = unsaved | self._unsaved
                 await asyncio.sleep(_RETRY_S)
 
-    async def note(self, table: LeaseTable) -> None:
+    async def note(self, state: LeaseState) -> None:
         """Take the leases as they are now: who serves what, and which manifests have changed."""
         for incoming in list(self._incoming.values()):
-            lease, origin = table.leases.get(incoming.agent), incoming.origin
+            lease, origin = state.leases.get(incoming.agent), incoming.origin
             if origin is not None and (lease is None or lease.worker != origin.worker):
                 asyncio.get_running_loop().call_later(_LATE_S, incoming.reply.interrupt, _MOVED)
-        alive = {worker.id for worker in table.workers}
+        alive = {worker.id for worker in state.workers}
         for reader, reply, _ in list(self._outgoing.values()):
             if reader.worker not in alive:
                 reply.close()
         changed = [
             agent
-            for agent, lease in table.leases.items()
+            for agent, lease in state.leases.items()
             if agent in self._configured and lease.manifest_version != self._versions.get(agent, 0)
         ]
         if not changed:

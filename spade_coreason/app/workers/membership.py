@@ -14,7 +14,7 @@ from ...domain.jid import bare_jid, jid_domain
 from ...doors import RunningDoor
 from ...exceptions import ConfigError, LeaseLostError, StoreError
 from ...operations.host import RunningAgent
-from ...storage import ALL_DOORS, CallTable, LeaseHandlers, LeaseRenewal, Leases, LeaseTable, WorkerTerms, load_crashed
+from ...storage import ALL_DOORS, CallRepository, LeaseHandlers, LeaseRenewal, Leases, LeaseState, WorkerTerms, load_crashed
 from ...xmpp import open_stream
 from ..agent_builder import AgentBuilder
 from ..hosted_agents import HostedAgents
@@ -53,7 +53,7 @@ class Membership:
         self._report = report
         self._database = database = builder.database
         jids = [bare_jid(agent.jid) for agent in settings.agents]
-        self.colleagues = Colleagues(leases, CallTable(database), self._find_target, self._find_door)
+        self.colleagues = Colleagues(leases, CallRepository(database), self._find_target, self._find_door)
         self._unable: set[str] = set()
         self._shared_directory: SharedDirectory | None = None
         if len(jids) > 1:
@@ -163,12 +163,12 @@ class Membership:
         self._unable.update(jid for jid, error in self._hosted.absent.items() if not isinstance(error, StoreError))
         return self._unable
 
-    async def note(self, table: LeaseTable) -> None:
+    async def note(self, state: LeaseState) -> None:
         """Take the leases as they are now."""
         me = self.workforce.leases.worker
-        if must_look(table.get_reach(me), [worker.reach for worker in table.active if not worker.is_away]):
+        if must_look(state.get_reach(me), [worker.reach for worker in state.active if not worker.is_away]):
             self._canary.ask()
-        await self.remote_doors.note(table)
+        await self.remote_doors.note(state)
 
     async def take(self, agents: Sequence[str]) -> None:
         """Begin to serve agents (bare JIDs), which no other worker serves now. StoreError without the database."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from ...domain.environment.private_files import replace_file
 from ...exceptions import StoreError
-from ...storage import Leases, LeaseTable, RunningRequests
+from ...storage import Leases, LeaseState, RunningRequests
 from .shares import NOBODY, Change, choose_change, is_away
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class Serving(Protocol):
         """Return the agents that it cannot serve until it is started again, although another worker may be able to."""
         ...
 
-    async def note(self, table: LeaseTable) -> None:
+    async def note(self, state: LeaseState) -> None:
         """Take the leases as they are now."""
         ...
 
@@ -148,7 +148,7 @@ class Workforce:
         not_begun: list[str] = []
         """The agents that it has taken and does not serve: the stop came between."""
         with suppress(StoreError):  # then the lease ends by itself
-            await self.leases.set_leaving(True)
+            await self.leases.set(is_leaving=True)
             leases = (await self.leases.read()).leases.values()
             not_begun += [each.agent for each in leases if each.worker == self.leases.worker and each.agent not in known]
         await asyncio.gather(*self._releases)
@@ -159,7 +159,7 @@ class Workforce:
         if not await self._has_others():
             return False
         self._hands_over = True
-        await self.leases.set_leaving(True)
+        await self.leases.set(is_leaving=True)
         self._begin_release(agents, _STOPPED)
         return True
 
@@ -186,27 +186,27 @@ class Workforce:
     async def look(self) -> None:
         """Take and give back what is due now."""
         known = {*self._serving.list_agents(), *self._leaving_agents}
-        table = await self.leases.read()
+        state = await self.leases.read()
         me = self.leases.worker
         for agent in known.intersection(self._serving.list_agents()) - self._leaving_agents:
-            lease = table.leases.get(agent)
+            lease = state.leases.get(agent)
             if lease is not None and lease.worker not in (None, me):
                 self._renewal.lose(f"another worker serves {agent}; the database has lost what was stored last")
                 return
-        await self._serving.note(table)
-        if (is_away := self._is_away(table)) != table.is_away(me):
-            await self.leases.set_away(is_away)
-            table = await self.leases.read()
-        if not self._hands_over and any(worker.id == me and worker.is_leaving for worker in table.workers):
-            await self.leases.set_leaving(False)
-            table = await self.leases.read()
-        self._wake_at_expiry(table)
-        self._warn_of_different_leases(table)
-        self._unable = frozenset({*self._serving.list_unable(), *(table.leases.keys() - self._configured)})
-        change = self._choose(table)
+        await self._serving.note(state)
+        if (is_away := self._is_away(state)) != state.is_away(me):
+            await self.leases.set(is_away=is_away)
+            state = await self.leases.read()
+        if not self._hands_over and any(worker.id == me and worker.is_leaving for worker in state.workers):
+            await self.leases.set(is_leaving=False)
+            state = await self.leases.read()
+        self._wake_at_expiry(state)
+        self._warn_of_different_leases(state)
+        self._unable = frozenset({*self._serving.list_unable(), *(state.leases.keys() - self._configured)})
+        change = self._choose(state)
         # Those of an earlier look too, whose outcome was not known, or that could not be begun.
-        own = [agent for agent, lease in table.leases.items() if lease.worker == me]
-        replaces = self._renewal.has_settled and bool(self._find_dead(table))
+        own = [agent for agent, lease in state.leases.items() if lease.worker == me]
+        replaces = self._renewal.has_settled and bool(self._find_dead(state))
         if change.claimed or replaces:
             claimed, reaped = await self.leases.change(self._choose_claims, replaces=replaces)
             own += claimed
@@ -227,12 +227,12 @@ class Workforce:
             self.takeovers += len(self._due_takeovers.intersection(taken))
         if self._has_share.is_set():
             return
-        if not any(self._choose(table, worker.id).released for worker in table.active if worker.id != me):
+        if not any(self._choose(state, worker.id).released for worker in state.active if worker.id != me):
             self._has_share.set()
 
-    def _find_dead(self, table: LeaseTable) -> set[int]:
+    def _find_dead(self, state: LeaseState) -> set[int]:
         """Return the workers that are dead. Those whose leases had ended before this one came get half a lease more."""
-        expired = {worker.id for worker in table.workers if worker.is_expired and worker.id != self.leases.worker}
+        expired = {worker.id for worker in state.workers if worker.is_expired and worker.id != self.leases.worker}
         if self._doubtful is None:
             asyncio.get_running_loop().call_later(self._renewal.lease_s / 2, self._end_doubt)
             self._doubtful = expired
@@ -243,43 +243,43 @@ class Workforce:
         self._doubtful = set()
         self.wake()
 
-    def _warn_of_different_leases(self, table: LeaseTable) -> None:
+    def _warn_of_different_leases(self, state: LeaseState) -> None:
         """Warn once of each worker with another `workers.lease_s`. Its lease holds as long as it says, so nothing breaks."""
         own = self._renewal.lease_s
-        for worker in table.active:
+        for worker in state.active:
             if (lease_s := worker.snapshot.get(_LEASE_S, own)) != own and worker.name not in self._different:
                 self._different.add(worker.name)
                 text = "workers.lease_s is %g here and %g in worker %s; write the same value for all workers"
                 log.warning(text, own, lease_s, worker.name)
 
-    def _wake_at_expiry(self, table: LeaseTable) -> None:
+    def _wake_at_expiry(self, state: LeaseState) -> None:
         """Look again when the lease of another worker ends, if that is before the next renewal."""
-        lefts_s = [each.left_micros / 1e6 for each in table.workers if each.id != self.leases.worker and not each.is_expired]
+        lefts_s = [each.left_micros / 1e6 for each in state.workers if each.id != self.leases.worker and not each.is_expired]
         if lefts_s and (left_s := min(lefts_s)) < self._renewal.interval_s:
             asyncio.get_running_loop().call_later(left_s + _AFTER_EXPIRY_S, self.wake)
 
-    def _choose_claims(self, table: LeaseTable) -> Sequence[str]:
-        claimed = self._choose(table).claimed
-        self._due_takeovers = {agent for agent in claimed if table.leases[agent].is_lost}
+    def _choose_claims(self, state: LeaseState) -> Sequence[str]:
+        claimed = self._choose(state).claimed
+        self._due_takeovers = {agent for agent in claimed if state.leases[agent].is_lost}
         return claimed
 
-    def _is_away(self, table: LeaseTable) -> bool:
+    def _is_away(self, state: LeaseState) -> bool:
         """Return True if this worker does not reach the server, but another one does. That ends when it reaches the server."""
         me = self.leases.worker
-        reach = table.get_reach(me)
-        if table.is_away(me):
+        reach = state.get_reach(me)
+        if state.is_away(me):
             return reach is None or not reach.is_reached
-        return is_away(reach, [worker.reach for worker in table.active if worker.id != me and not worker.is_away])
+        return is_away(reach, [worker.reach for worker in state.active if worker.id != me and not worker.is_away])
 
-    def _choose(self, table: LeaseTable, worker: int | None = None) -> Change:
+    def _choose(self, state: LeaseState, worker: int | None = None) -> Change:
         """Return what a worker takes and gives back, by default this one."""
-        owners = {agent: lease.worker for agent, lease in table.leases.items() if lease.worker is not None}
+        owners = {agent: lease.worker for agent, lease in state.leases.items() if lease.worker is not None}
         owners |= dict.fromkeys(self._leaving_agents, NOBODY)
-        away = [worker.id for worker in table.active if worker.is_away]
-        told = {worker.id: worker.snapshot.get(_UNABLE, ()) for worker in table.active} | {self.leases.worker: self._unable}
+        away = [worker.id for worker in state.active if worker.is_away]
+        told = {worker.id: worker.snapshot.get(_UNABLE, ()) for worker in state.active} | {self.leases.worker: self._unable}
         unable = {worker: self._configured.intersection(agents) for worker, agents in told.items()}
         me = self.leases.worker if worker is None else worker
-        return choose_change(me, [worker.id for worker in table.active], owners, self._groups, away, unable)
+        return choose_change(me, [worker.id for worker in state.active], owners, self._groups, away, unable)
 
     def _begin_release(self, agents: Sequence[str], reason: str, *, reaches_server: bool = True) -> None:
         # The lease of one that is on its way must not end before its turns.

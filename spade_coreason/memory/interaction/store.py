@@ -32,7 +32,7 @@ from .tools import MemoryTool, SystemMessage, build_memory_tools, build_summary,
 from .turn_sync import CURRENT_DEFERRED_SYNCS, Addition
 
 if TYPE_CHECKING:
-    from .table import MemoryTable
+    from .rows import MemoryRows
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -69,7 +69,7 @@ class AgentInteractionMemory:
     - `clock`: returns the time for timestamps.
     - `limits`: maximum sizes, see `MemoryLimits`.
     - `durability`: with "full" an addition survives a power cut; with "normal" it survives any end of the process.
-    - `store`: stores the entries in place of files. A platform sets it if it uses PostgreSQL (`MemoryTable`, which says what
+    - `store`: stores the entries in place of files. A platform sets it if it uses PostgreSQL (`MemoryRows`, which says what
       is different there).
 
     Concurrency: threads, tasks and processes may share an agent's memory, and no addition is lost. The methods block while the
@@ -98,14 +98,14 @@ class AgentInteractionMemory:
         clock: Callable[[], datetime] = utc_now,
         limits: MemoryLimits = MemoryLimits(),  # noqa: B008 - it is frozen
         durability: Literal["full", "normal"] = "full",
-        store: MemoryFile | MemoryTable | None = None,
+        store: MemoryFile | MemoryRows | None = None,
     ) -> None:
         self.agent_id = _require_text("agent_id", agent_id)
         self.limits = limits
         if store is None:
             directory = Path(DEFAULT_DIRECTORY if storage_dir is None else storage_dir).absolute()
             store = MemoryFile(directory / file_name(agent_id), agent_id, limits, is_durable=durability == "full")
-        self.store: MemoryFile | MemoryTable = store
+        self.store: MemoryFile | MemoryRows = store
         """The store of the entries."""
         self._clock = clock
         self._operation_lock, self._sync_lock = LoopLock(), LoopLock()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -14,7 +14,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from ...concurrency import Semaphore
 from ...exceptions import StoreError
 from ..workers.mailbox import WorkerBell
-from .group_commit import GroupCommit, QueryGenerator, StoreTimings, T, WriterHook
+from .group_commit import BatchOutcome, Commit, GroupCommit, QueryGenerator, StoreTimings, T, WriterHook
 from .inbox_index import InboxIndex
 from .sequences import RowIds
 from .stored_schema import StoredSchema, require_current
@@ -67,10 +67,6 @@ class Backend(ABC):
         """End the writer after its batches, and close all connections."""
 
     @abstractmethod
-    async def load_agent(self, agent: str) -> None:
-        """Add the rows of an agent to `inbox_index`."""
-
-    @abstractmethod
     async def read(self, work: Callable[[Connection], T]) -> T:
         """Run `work` on a connection for reads. One is free, because the caller has one of `reader_slots`."""
 
@@ -81,6 +77,21 @@ class Backend(ABC):
     @abstractmethod
     def write_batch(self, batch: list[Any]) -> None:
         """Pass a batch to the writer, which arranges a call of `writes.resolve` when the batch is written."""
+
+    @abstractmethod
+    def is_failure(self, error: Exception) -> bool:
+        """Return True if the database accepts no writes at all, because of the error of a batch."""
+
+    def judge(self, batch: Sequence[Commit[Any]], error: Exception) -> BatchOutcome | None:
+        """Return the outcome of a batch that failed.
+
+        None if its writes are to be repeated one by one, so that only the faulty one fails.
+        """
+        problem = self.problem(error) if isinstance(error, self.driver_errors) else error
+        failure = problem if isinstance(problem, StoreError) and self.is_failure(error) else None
+        if failure is None and len(batch) > 1:
+            return None
+        return [(write, problem) for write in batch], failure
 
     def problem(self, error: Exception) -> StoreError:
         """Build the StoreError of an error of the driver, with the name of the database."""

@@ -11,6 +11,7 @@ from sqlalchemy import CompoundSelect, Connection, Executable, Select
 from ...concurrency import RateLimiter, Semaphore
 from .backend import Backend
 from .group_commit import Commit, T
+from .inbox_index import is_of_agent
 from .sequences import ROW_ID_BLOCK, read_next_row_id, take_row_ids
 from .stored_schema import StoredSchema
 
@@ -62,8 +63,14 @@ class Database:
         """
         if await self.read(read_next_row_id) != self.row_ids.known_next:
             self.row_ids.begin(await self.write(lambda connection: take_row_ids(connection, ROW_ID_BLOCK)))
-        if agent not in self.inbox_index.open_rows:
-            await self.backend.load_agent(agent)
+        index = self.inbox_index
+        if not index.is_open(agent):
+            index.open_rows[agent] = set()
+            try:
+                await self.read(lambda connection: index.load(connection, is_of_agent(agent)))
+            except BaseException:
+                index.close_agent(agent)
+                raise
 
     def run(self, work: Callable[[Connection], T]) -> Commit[T]:
         """Run `work` in the writer's transaction. Use it for rare operations: prepared statements are faster."""

@@ -156,6 +156,8 @@ class Lookup:
 
 Outcomes: TypeAlias = list[tuple[Commit[Any], Any]]
 """The commits of a batch, each with its result or its error."""
+BatchOutcome: TypeAlias = tuple[Outcomes, StoreError | None]
+"""The outcomes of a batch, and the reason why the database accepts no writes at all, if it is so."""
 _DEFERRED_WRITE_S = 0.2
 # Gathering until no write is added saves 12 per cent of the instructions of a turn with 8 turns in flight, compared to
 # two rounds. The bound costs and saves nothing. It is for turns that add a write in every round.
@@ -382,6 +384,11 @@ class GroupCommit:
         self._retry_timer = None
         if self.is_failing and not self.is_closed:
             self.add(Commit(work=_probe_write))
+
+
+def join_outcomes(parts: Sequence[BatchOutcome]) -> BatchOutcome:
+    """Join the outcomes of parts of a batch, one after the other."""
+    return [outcome for outcomes, _ in parts for outcome in outcomes], parts[-1][1]
 
 
 def group_rows(batch: Sequence[Commit[Any]]) -> list[list[Row]]:

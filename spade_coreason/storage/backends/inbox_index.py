@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, and_, func, select
+from sqlalchemy import ColumnElement, Connection, Select, and_, func, select
 
 from .. import schema
 from ..dedup import KeyIndex
@@ -28,7 +28,7 @@ def is_of_agent(agent: str) -> ColumnElement[bool]:
     return and_(func.hashtext(inbox.agent) == func.hashtext(agent), inbox.agent == agent)
 
 
-def select_rows_with_steps(rows: Sequence[int]) -> Select[Any]:
+def _select_rows_with_steps(rows: Sequence[int]) -> Select[Any]:
     """Return the query of those of the rows that may have steps. Those of parked requests wait with them."""
     parked = schema.parked_requests.c.id
     is_parked = select(parked).where(parked == schema.steps.c.request).exists()
@@ -49,20 +49,31 @@ class InboxIndex:
         self.rows_with_steps: set[int] = set()
         """The row ids of requests that may have durable steps. All others cost no statement about steps."""
 
-    def add_stored(self, rows: Sequence[Any]) -> None:
-        """Add stored rows of the inbox, which come in the order of their ids."""
-        for row in rows:
-            if row.message_key is not None:
-                self.keys.add_further(row.message_key, row.id)
-            else:
-                self.keys.add(row.key, row.id)
-            if row.state < schema.CLOSED:
-                self.open_rows[row.agent].add(row.id)
+    def is_open(self, agent: str) -> bool:
+        """Return True if the rows of an agent are here."""
+        return agent in self.open_rows or isinstance(self.open_rows, defaultdict)
+
+    def load(self, connection: Connection, *conditions: ColumnElement[bool]) -> None:
+        """Add the stored rows that meet some conditions, a page at a time. On PostgreSQL other tasks run in between."""
+        open_ids: list[int] = []
+        for rows in connection.execute(select_inbox_rows(*conditions)).partitions():
+            for row in rows:
+                if row.message_key is not None:
+                    self.keys.add_further(row.message_key, row.id)
+                else:
+                    self.keys.add(row.key, row.id)
+                if row.state < schema.CLOSED:
+                    self.open_rows[row.agent].add(row.id)
+                    open_ids.append(row.id)  # only these may have steps that run again
+        while open_ids:
+            page, open_ids = open_ids[:INBOX_PAGE_ROWS], open_ids[INBOX_PAGE_ROWS:]
+            with_steps = connection.scalars(_select_rows_with_steps(page)).all()
+            self.rows_with_steps.difference_update(page)  # another worker may have parked them since
+            self.rows_with_steps.update(with_steps)
 
     def add_open(self, agent: str, key: bytes, row: int) -> None:
         """Note that a request was put into the inbox again. If its agent is not open, it is found when that opens."""
-        is_open = agent in self.open_rows or isinstance(self.open_rows, defaultdict)
-        if is_open and row not in self.open_rows[agent]:
+        if self.is_open(agent) and row not in self.open_rows[agent]:
             self.keys.add(key, row)
             self.open_rows[agent].add(row)
 

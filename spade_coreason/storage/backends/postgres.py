@@ -11,21 +11,31 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
-from itertools import chain
 from secrets import token_hex
 from typing import Any
 
-from sqlalchemy import URL, Connection, Select
+from sqlalchemy import URL, Connection
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from ...exceptions import ContentRefusedError, DatabaseUnreachableError, LeaseLostError, StoreError
-from ..schema import CLOSED, inbox
+from ..schema import inbox
 from ..workers.leases import RINGS, WorkerTerms, add_worker, make_fence, name_session
 from ..workers.mailbox import WorkerBell
 from .backend import Backend
-from .group_commit import Commit, Durability, Outcomes, QueryGenerator, Row, StoreTimings, T, WriterHook, group_rows
-from .inbox_index import INBOX_PAGE_ROWS, is_of_agent, select_inbox_rows, select_rows_with_steps
+from .group_commit import (
+    BatchOutcome,
+    Commit,
+    Durability,
+    Outcomes,
+    QueryGenerator,
+    Row,
+    StoreTimings,
+    T,
+    WriterHook,
+    group_rows,
+    join_outcomes,
+)
 from .postgres_connections import CONNECT_TIMEOUT_S, PostgresConnections, find_remedy, sqlstate
 from .statements import ADD_INTERACTION, CLOSE, KEY_COLUMNS, RECEIVE, RECEIVE_ANSWERED, postgres_queries, postgres_sql
 from .stored_schema import StoredSchema, create_or_migrate
@@ -327,7 +337,16 @@ class PostgresBackend(Backend):
         remedy = _LOST_TABLES_REMEDY if _has_lost_tables(error) else find_remedy(error)
         return problem if remedy is None else StoreError(f"{problem}: {remedy}")
 
-    async def _commit(self, batch: list[Commit[Any]]) -> tuple[Outcomes, StoreError | None]:
+    def is_failure(self, error: Exception) -> bool:
+        """Return True if the server accepts no writes at all: unreachable, full, read-only, or used by another platform."""
+        if isinstance(error, StoreError):
+            return True
+        if _is_refused_content(error) or not isinstance(error, DRIVER_ERRORS):
+            return False
+        state = sqlstate(error)
+        return state is None or _has_lost_tables(error) or state[:2] not in _SINGLE_WRITE_STATES
+
+    async def _commit(self, batch: list[Commit[Any]]) -> BatchOutcome:
         """Commit a batch. Return the result of each write, and the failure if the server accepts no writes at all."""
         server = self.connections.server
         try:
@@ -335,13 +354,9 @@ class PostgresBackend(Backend):
         except Exception as error:  # noqa: BLE001 - any error goes to the caller of the write
             if self.connections.server != server and isinstance(error, DRIVER_ERRORS):
                 return await self._commit(batch)  # its connection was ended, because another server takes writes now
-            problem = self.problem(error) if isinstance(error, DRIVER_ERRORS) else error
-            failure = problem if isinstance(problem, StoreError) and _is_server_failure(error) else None
-            if failure is not None or len(batch) == 1:
-                return [(write, problem) for write in batch], failure
-            # Repeat the writes one by one, so that only the faulty one fails.
-            outcomes = [await self._commit([write]) for write in batch]
-            return list(chain.from_iterable(results for results, _ in outcomes)), outcomes[-1][1]
+            if (failed := self.judge(batch, error)) is not None:
+                return failed
+            return join_outcomes([await self._commit([write]) for write in batch])
         return results, None
 
     async def _run_transaction(self, batch: list[Commit[Any]]) -> Outcomes:
@@ -427,37 +442,14 @@ class PostgresBackend(Backend):
             if await connection.run_sync(self.row_ids.renew) and first_foreign:
                 # Another platform has stored these while this one had no connection.
                 of_agents = inbox.c.agent.in_(list(self.inbox_index.open_rows))
-                await self._load_rows(select_inbox_rows(inbox.c.id >= first_foreign, of_agents))
+                async with self.reader_slots, self._reader_engine.connect() as reader:
+                    await reader.run_sync(self.inbox_index.load, inbox.c.id >= first_foreign, of_agents)
         except BaseException:
             await connection.invalidate()
             await connection.close()
             raise
         self._connection = connection
         return driver
-
-    async def load_agent(self, agent: str) -> None:
-        self.inbox_index.open_rows[agent] = set()
-        try:
-            await self._load_rows(select_rows_of(agent))
-        except BaseException:
-            del self.inbox_index.open_rows[agent]
-            raise
-
-    async def _load_rows(self, query: Select[Any]) -> None:
-        """Remember the rows of the inbox that a query finds, a page at a time, so that other tasks run in between."""
-        open_ids = []
-        try:
-            async with self.reader_slots, self._reader_engine.connect() as connection:
-                async for rows in (await connection.stream(query)).partitions():
-                    self.inbox_index.add_stored(rows)
-                    open_ids += [row.id for row in rows if row.state < CLOSED]  # only these may have steps
-                while open_ids:
-                    page, open_ids = open_ids[:INBOX_PAGE_ROWS], open_ids[INBOX_PAGE_ROWS:]
-                    with_steps = await connection.scalars(select_rows_with_steps(page))
-                    self.inbox_index.rows_with_steps.difference_update(page)  # another worker may have parked them since
-                    self.inbox_index.rows_with_steps.update(with_steps)
-        except DRIVER_ERRORS as error:
-            raise self.problem(error) from error
 
     async def _close_connection(self) -> None:
         if self._connection is not None:
@@ -494,11 +486,6 @@ class _BlockingReader:
         self._loop.close()
 
 
-def select_rows_of(agent: str) -> Select[Any]:
-    """Return the query of the rows of one agent."""
-    return select_inbox_rows(is_of_agent(agent))
-
-
 def _add_worker(connection: Connection, terms: WorkerTerms) -> int:
     worker = add_worker(connection, terms)
     connection.commit()
@@ -507,16 +494,6 @@ def _add_worker(connection: Connection, terms: WorkerTerms) -> int:
 
 async def _driver_connection(connection: AsyncConnection) -> Any:
     return (await connection.get_raw_connection()).driver_connection
-
-
-def _is_server_failure(error: Exception) -> bool:
-    """Return True if the server accepts no writes at all: unreachable, full, read-only, or used by another platform."""
-    if isinstance(error, StoreError):
-        return True
-    if _is_refused_content(error) or not isinstance(error, DRIVER_ERRORS):
-        return False
-    state = sqlstate(error)
-    return state is None or _has_lost_tables(error) or state[:2] not in _SINGLE_WRITE_STATES
 
 
 def _is_refused_content(error: Exception) -> bool:

@@ -23,8 +23,20 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from ...domain.environment.private_files import create_private
 from ...exceptions import DatabaseEmptyError, StoreError
 from .backend import Backend, Remains
-from .group_commit import Commit, Durability, Lookup, Outcomes, QueryGenerator, Row, StoreTimings, T, WriterHook, group_rows
-from .inbox_index import INBOX_PAGE_ROWS, select_inbox_rows, select_rows_with_steps
+from .group_commit import (
+    BatchOutcome,
+    Commit,
+    Durability,
+    Lookup,
+    Outcomes,
+    QueryGenerator,
+    Row,
+    StoreTimings,
+    T,
+    WriterHook,
+    group_rows,
+    join_outcomes,
+)
 from .statements import CLOSE, MAX_ROWS, SQLITE_QUERIES, STATEMENTS, TEXT_INDEXES, sqlite_sql
 from .stored_schema import StoredSchema, create_or_migrate
 
@@ -206,26 +218,14 @@ class SqliteBackend(Backend):
         with self._writer_engine.connect() as connection:
             schema = create_or_migrate(connection, self.name)
             self.row_ids.renew(connection)
+            # Those of all agents: an index of the agents would cost too much at each turn.
             self.inbox_index.open_rows = defaultdict(set)
             if not schema.is_new:
-                self._load_all_agents(connection)
+                self.inbox_index.load(connection)
         self._file.remember()
         if not schema.is_new:
             self._file.truncate_log()  # it may still contain data that was deleted just before a crash
         return schema
-
-    def _load_all_agents(self, connection: Connection) -> None:
-        """Load the keys, the open rows and the steps of all agents: an index of the agents would cost too much at each turn."""
-        index = self.inbox_index
-        for rows in connection.execute(select_inbox_rows()).partitions():
-            index.add_stored(rows)
-        open_ids = [row for rows in index.open_rows.values() for row in rows]  # only these may have steps that run again
-        for first in range(0, len(open_ids), INBOX_PAGE_ROWS):
-            page = open_ids[first : first + INBOX_PAGE_ROWS]
-            index.rows_with_steps.update(connection.scalars(select_rows_with_steps(page)))
-
-    async def load_agent(self, agent: str) -> None:
-        """Do nothing: the agents were loaded with the file."""
 
     async def open_to_read(self) -> StoredSchema:
         self._file.remember()
@@ -320,9 +320,7 @@ class SqliteBackend(Backend):
                 results.append((lookup.future, self.problem(error) if isinstance(error, sqlite3.Error) else error))
         return results
 
-    def _commit(
-        self, connection: Connection, cursor: sqlite3.Cursor, batch: list[Commit[Any]]
-    ) -> tuple[Outcomes, StoreError | None]:
+    def _commit(self, connection: Connection, cursor: sqlite3.Cursor, batch: list[Commit[Any]]) -> BatchOutcome:
         """Commit a batch. Return the result of each write, and the failure if the file accepts no writes at all."""
         try:
             self._file.require()
@@ -334,13 +332,9 @@ class SqliteBackend(Backend):
             else:
                 results = self._run_prepared(connection, cursor, batch)
         except Exception as error:  # noqa: BLE001 - any error goes to the caller of the write
-            problem = self.problem(error) if isinstance(error, SQLAlchemyError | sqlite3.Error) else error
-            failure = problem if isinstance(problem, StoreError) and _is_file_failure(error) else None
-            if failure is not None or len(batch) == 1:
-                return [(write, problem) for write in batch], failure
-            # Repeat the writes one by one, so that only the faulty one fails.
-            outcomes = [self._commit(connection, cursor, [write]) for write in batch]
-            return list(chain.from_iterable(results for results, _ in outcomes)), outcomes[-1][1]
+            if (failed := self.judge(batch, error)) is not None:
+                return failed
+            return join_outcomes([self._commit(connection, cursor, [write]) for write in batch])
         return results, None
 
     def _run_prepared(self, connection: Connection, cursor: sqlite3.Cursor, batch: list[Commit[Any]]) -> Outcomes:
@@ -362,6 +356,10 @@ class SqliteBackend(Backend):
         if closed:
             _write_rows(cursor, CLOSE, closed)  # also requests that a function of this batch has just stored
         return results
+
+    def is_failure(self, error: Exception) -> bool:
+        """Return True if the whole file accepts no writes: locked, full or unreadable."""
+        return isinstance(error, StoreError) or _sqlite_result_code(error) in _REMEDIES
 
     def problem(self, error: Exception) -> StoreError:
         problem = super().problem(error)
@@ -418,13 +416,6 @@ def _run_query_generator(driver: sqlite3.Connection, queries: QueryGenerator[T])
     except StopIteration as end:
         result: T = end.value
         return result
-
-
-def _is_file_failure(error: Exception) -> bool:
-    """Return True if the whole file accepts no writes: locked, full or unreadable."""
-    if isinstance(error, StoreError):
-        return True
-    return _sqlite_result_code(error) in _REMEDIES
 
 
 def _sqlite_result_code(error: Exception) -> int:

@@ -20,7 +20,7 @@ OTHER_WORKER = -1
 _calls = worker_calls.c
 
 
-class CallTable:
+class CallRepository:
     """The calls that one worker makes and answers (`database.worker_id`)."""
 
     def __init__(self, database: Database) -> None:

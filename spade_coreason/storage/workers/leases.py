@@ -134,7 +134,7 @@ _SELECT_LEASES = select(*(leases.c[name] for name in Lease._fields))
 _SELECT_WORKERS = select(workers, (workers.c.expires_at - NOW).label("left_micros"))
 
 
-class LeaseTable(NamedTuple):
+class LeaseState(NamedTuple):
     """All workers and leases at one moment."""
 
     workers: Sequence[Worker]
@@ -171,10 +171,10 @@ def add_worker(connection: Connection, terms: WorkerTerms) -> int:
     return worker
 
 
-def read_leases(connection: Connection) -> LeaseTable:
+def read_leases(connection: Connection) -> LeaseState:
     """Return all workers and leases."""
     found = [_read_worker(row) for row in connection.execute(_SELECT_WORKERS.order_by(workers.c.id))]
-    return LeaseTable(found, {row.agent: Lease(*row) for row in connection.execute(_SELECT_LEASES.order_by(leases.c.agent))})
+    return LeaseState(found, {row.agent: Lease(*row) for row in connection.execute(_SELECT_LEASES.order_by(leases.c.agent))})
 
 
 def find_owner(connection: Connection, agent: str) -> tuple[Lease | None, Worker | None]:
@@ -210,9 +210,9 @@ class Takeover(NamedTuple):
     """The agents that no other takeover has concerned since."""
 
 
-def find_last_takeover(table: LeaseTable) -> Takeover | None:
+def find_last_takeover(state: LeaseState) -> Takeover | None:
     """Return the last takeover of which the leases know; None without one."""
-    found = [lease for lease in table.leases.values() if lease.lost_at is not None]
+    found = [lease for lease in state.leases.values() if lease.lost_at is not None]
     if not found:
         return None
     last = max(found, key=lambda lease: lease.lost_at or 0)
@@ -326,7 +326,7 @@ class Leases:
         """The id of this worker."""
         self._database = database
 
-    async def read(self) -> LeaseTable:
+    async def read(self) -> LeaseState:
         """Return all workers and leases."""
         return await self._database.read(read_leases)
 
@@ -339,7 +339,7 @@ class Leases:
         await self._database.write(lambda connection: add_agents(connection, agents))
 
     async def change(
-        self, choose: Callable[[LeaseTable], Sequence[str]], *, replaces: bool = True
+        self, choose: Callable[[LeaseState], Sequence[str]], *, replaces: bool = True
     ) -> tuple[list[str], list[Reaped]]:
         """Replace the workers that are dead, and take the free agents that `choose` then chooses, in one transaction.
 
@@ -466,15 +466,12 @@ class Leases:
         rows = await self._database.fetch(query)
         return {row.agent: (row.manifest_version, row.manifest) for row in rows}
 
-    async def set_away(self, is_away: bool) -> None:
-        """Note that this worker does not reach the XMPP server, but another one does; or that this is over."""
-        await self._set(is_away=is_away)
+    async def set(self, **values: bool) -> None:
+        """Store states of this worker, and wake the others.
 
-    async def set_leaving(self, is_leaving: bool) -> None:
-        """Take no part in the shares from now on, or take part again."""
-        await self._set(is_leaving=is_leaving)
+        `is_away`: it does not reach the XMPP server, but another one does. `is_leaving`: it takes no part in the shares.
+        """
 
-    async def _set(self, **values: bool) -> None:
         def work(connection: Connection) -> None:
             connection.execute(update(workers).where(workers.c.id == self.worker).values(values))
             wake_others(connection)

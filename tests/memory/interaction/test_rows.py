@@ -12,7 +12,7 @@ from sqlalchemy import Connection, event
 from spade_coreason import AgentDefinition, AgentInteractionMemory, AgentRequest, AgentTester, ResponseHandler, SessionHandle
 from spade_coreason.exceptions import MemoryFullError, PeerFailedError, StoreError
 from spade_coreason.memory import CURRENT_DEFERRED_SYNCS, DeferredSyncs, MemoryLimits
-from spade_coreason.memory.interaction.table import MemoryTable
+from spade_coreason.memory.interaction.rows import MemoryRows
 from spade_coreason.storage import Database, check_health, open_database
 from spade_coreason.storage.backends.group_commit import StoreTimings
 from spade_coreason.storage.interaction_memory import _load_rows
@@ -187,7 +187,7 @@ async def test_a_deferred_change_that_was_stored_after_all_is_not_stored_twice(u
     memory.add_information("c", "x")
     await memory.asettle()
     store = memory.store
-    assert isinstance(store, MemoryTable)
+    assert isinstance(store, MemoryRows)
     memory.add_information("c", "y")
     [change] = store._changes
     await change.commit

@@ -48,11 +48,11 @@ class _PendingChange:
     commit: Commit[None] = field(init=False)
 
 
-def _perform(method: Callable[Concatenate[MemoryTable, P], T]) -> Callable[Concatenate[MemoryTable, P], T]:
+def _perform(method: Callable[Concatenate[MemoryRows, P], T]) -> Callable[Concatenate[MemoryRows, P], T]:
     """Run a method on the event loop of the database, from any thread."""
 
     @wraps(method)
-    def perform(self: MemoryTable, /, *args: P.args, **kwargs: P.kwargs) -> T:
+    def perform(self: MemoryRows, /, *args: P.args, **kwargs: P.kwargs) -> T:
         work = partial(method, self, *args, **kwargs)
         if threading.get_ident() == self._loop_thread:
             return work()
@@ -61,7 +61,7 @@ def _perform(method: Callable[Concatenate[MemoryTable, P], T]) -> Callable[Conca
     return perform
 
 
-class MemoryTable:
+class MemoryRows:
     """The entries of one agent as rows of a database. Only one process changes those of an agent at a time.
 
     All changes are transactions of the database's one writer. What a method does depends on where it is called:
