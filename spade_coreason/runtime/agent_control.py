@@ -44,11 +44,11 @@ class AgentControl(RunningAgent):
     Only an erasure waits for turns, because an operator may call the others within one.
     """
 
+    # The assembly sets these, which are built after it.
     initiative: Initiative
     questions: QuestionDesk
     notifications: Notifier
     schedules: Scheduler
-    """They are built after it, and set by the assembly."""
 
     def __init__(
         self,

@@ -18,10 +18,10 @@ _RENEWALS = 4
 """The number of renewals in the time of a lease."""
 LAPSED = 0.7
 """The part of that time after which a worker does no more: it cannot know whether another one has taken over."""
-_LOOK_S = 1.0
-"""The time between two looks of a worker that is not told."""
 _CUT_BY = 0.85
 """The part of that time by which the sessions must be cut, or the process ends."""
+_LOOK_S = 1.0
+"""The time between two looks of a worker that is not told."""
 
 
 @dataclass(frozen=True, slots=True)
