@@ -1,7 +1,6 @@
 """Prepared statements: the SQL that turns use most, as text for the drivers.
 
-A transaction runs the writing statements in the order of their numbers, each for many rows. SQLAlchemy compiles a statement
-for one row; this module extends it to the rows of a batch.
+A transaction runs the writing statements in the order of their numbers, each for many rows.
 
 SQLite: the rows are the VALUES of one statement. In an `executemany`, Python's sqlite3 releases the interpreter lock at every
 row, and has to win it back from the event loop each time.
@@ -11,12 +10,10 @@ PostgreSQL: the rows are arrays, one per column. That needs one round trip and o
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
-from typing import Any
 
-from sqlalchemy import ClauseElement, ColumnElement, Dialect, Table, bindparam, delete, func, literal_column, select, update
+from sqlalchemy import ClauseElement, ColumnElement, Dialect, Table, bindparam, func, literal_column, select
 from sqlalchemy.dialects import sqlite
 
 from ...domain.preferences import PREFERENCES_SCOPE
@@ -45,36 +42,51 @@ MAX_ROWS = 16
 Each number of rows is a separate prepared statement. With up to 64 rows these cost more time than they saved.
 """
 
-_DELETIONS = {
-    DELETE_STEPS: f"{delete(steps)} WHERE {steps.c.request}",
-    DELETE_TASK: f"{delete(tasks)} WHERE {tasks.c.id}",
+_BY_ID = {
+    DELETE_STEPS: "DELETE FROM steps WHERE request",
+    DELETE_TASK: "DELETE FROM tasks WHERE id",
+    CLOSE: "UPDATE inbox SET state = 2, answer = NULL, request = NULL WHERE id",
 }
+"""The statements that take ids only."""
+RECEIVED_COLUMNS = ["id", "agent", "key", "sender", "received_at", "state", "request", "digest", "evidence"]
+_ANSWERED_COLUMNS = [*RECEIVED_COLUMNS[:-3], "answer", "digest", "interaction", "evidence"]
+_FIXED_CONVERSATION_COLUMNS = ["agent", "conversation_id", "owner", "session_id", "created_at"]
+_INSERTS: dict[int, tuple[Table, list[str], list[str], list[str]]] = {
+    RECEIVE: (inbox, RECEIVED_COLUMNS, [], []),
+    RECEIVE_ANSWERED: (inbox, _ANSWERED_COLUMNS, [], []),
+    SAVE_CONVERSATION: (conversations, conversations.c.keys(), ["id"], _FIXED_CONVERSATION_COLUMNS),
+    ADD_INTERACTION: (interactions, interactions.c.keys(), [], []),
+    SAVE_VARIABLE: (variables, variables.c.keys(), ["agent", "scope", "holder", "name"], []),
+    SAVE_STEP: (steps, steps.c.keys(), ["request", "name", "number"], []),
+    ADD_TASK: (tasks, tasks.c.keys(), [], []),
+}
+"""The tables and columns of rows that are added. With a key they replace earlier ones, but for the columns of the last list.
 
-# The name of the rows inside an update.
+To name these would write their indexes again.
+"""
 _ROWS = "batch"
-
-
+"""The name of the rows inside an update."""
 _TASK_COLUMNS = ["state", "reason", "attempts", "data", "changed_at", "due_at", "wake_at"]
-_UPDATES: dict[int, tuple[Table, dict[str, str], list[str]]] = {
-    ANSWER: (
-        inbox,
-        {
-            "state": f"{_ROWS}.state",
-            "answer": f"{_ROWS}.answer",
-            "interaction": f"{_ROWS}.interaction",
-            "request": "NULL",
-        },
-        ["id", "state", "answer", "interaction"],
-    ),
-    CLOSE: (inbox, {"state": "2", "answer": "NULL", "request": "NULL"}, ["id"]),
-    SET_CHANNEL: (inbox, {"channel": f"{_ROWS}.channel"}, ["id", "channel"]),
+_UPDATES: dict[int, tuple[Table, list[str], dict[str, str]]] = {
+    ANSWER: (inbox, ["id", "state", "answer", "interaction"], {"request": "NULL"}),
+    SET_CHANNEL: (inbox, ["id", "channel"], {}),
     # Updates only: a row that was erased meanwhile does not come back. Without data it keeps its own.
-    UPDATE_TASK: (
-        tasks,
-        {**{name: f"{_ROWS}.{name}" for name in _TASK_COLUMNS}, "data": f"coalesce({_ROWS}.data, tasks.data)"},
-        ["id", *_TASK_COLUMNS],
-    ),
+    UPDATE_TASK: (tasks, ["id", *_TASK_COLUMNS], {"data": f"coalesce({_ROWS}.data, tasks.data)"}),
 }
+"""The tables and columns of rows that are changed, and the values of columns that are not in the row as it is written."""
+KEY_COLUMNS = {**dict.fromkeys(STATEMENTS, slice(0, 1)), SAVE_VARIABLE: slice(0, 4), SAVE_STEP: slice(0, 3)}
+"""The values of a row that identify it, by statement."""
+TEXT_INDEXES = {
+    RECEIVE: RECEIVED_COLUMNS.index("request"),
+    RECEIVE_ANSWERED: _ANSWERED_COLUMNS.index("answer"),
+    ADD_INTERACTION: interactions.c.keys().index("body"),
+    SAVE_VARIABLE: variables.c.keys().index("value"),
+    SAVE_STEP: steps.c.keys().index("result"),
+    ANSWER: _UPDATES[ANSWER][1].index("answer"),
+    ADD_TASK: tasks.c.keys().index("data"),
+    UPDATE_TASK: _UPDATES[UPDATE_TASK][1].index("data"),
+}
+"""The place of the text in a row, by statement. It may be None."""
 
 
 def _compile(statement: ClauseElement, parameters: Sequence[str], dialect: Dialect) -> str:
@@ -86,73 +98,18 @@ def _compile(statement: ClauseElement, parameters: Sequence[str], dialect: Diale
     return str(compiled)
 
 
-def _column_names(table: Table) -> list[str]:
-    return [column.name for column in table.columns]
+def _build_insert(table: Table, names: list[str], key: list[str], fixed: list[str]) -> tuple[str, str]:
+    """Build an insert. Return the parts before and after its rows."""
+    changes = ", ".join(f"{name} = excluded.{name}" for name in names if name not in (*key, *fixed))
+    conflict = f" ON CONFLICT ({', '.join(key)}) DO UPDATE SET {changes}" if key else ""
+    return f"INSERT INTO {table.name} ({', '.join(names)}) ", conflict
 
 
-InsertFunction = Callable[[Table], Any]
-"""The function `insert` of a dialect."""
-
-
-def _insert(insert: InsertFunction, table: Table, names: Sequence[str]) -> Any:
-    return insert(table).values({name: bindparam(name, type_=table.c[name].type) for name in names})
-
-
-def _upsert(insert: InsertFunction, table: Table, key: Sequence[str], fixed: Sequence[str] = ()) -> Any:
-    """Build an upsert that leaves the columns `fixed` unchanged: naming them would write their indexes again."""
-    names = _column_names(table)
-    statement = _insert(insert, table, names)
-    changed = {name: statement.excluded[name] for name in names if name not in (*key, *fixed)}
-    return statement.on_conflict_do_update(index_elements=list(key), set_=changed)
-
-
-_FIXED_CONVERSATION_COLUMNS = ["agent", "conversation_id", "owner", "session_id", "created_at"]
-RECEIVED_COLUMNS = ["id", "agent", "key", "sender", "received_at", "state", "request", "digest", "evidence"]
-_ANSWERED_COLUMNS = [*RECEIVED_COLUMNS[:-3], "answer", "digest", "interaction", "evidence"]
-
-
-KEY_COLUMNS = {**dict.fromkeys(STATEMENTS, slice(0, 1)), SAVE_VARIABLE: slice(0, 4), SAVE_STEP: slice(0, 3)}
-"""The values of a row that identify it, by statement."""
-TEXT_INDEXES = {
-    RECEIVE: RECEIVED_COLUMNS.index("request"),
-    RECEIVE_ANSWERED: _ANSWERED_COLUMNS.index("answer"),
-    ADD_INTERACTION: _column_names(interactions).index("body"),
-    SAVE_VARIABLE: _column_names(variables).index("value"),
-    SAVE_STEP: _column_names(steps).index("result"),
-    ANSWER: _UPDATES[ANSWER][2].index("answer"),
-    ADD_TASK: _column_names(tasks).index("data"),
-    UPDATE_TASK: _UPDATES[UPDATE_TASK][2].index("data"),
-}
-"""The place of the text in a row, by statement. It may be None."""
-
-
-def _build_inserts(insert: InsertFunction, dialect: Dialect) -> dict[int, str]:
-    whole = {ADD_INTERACTION: interactions, ADD_TASK: tasks}
-    keys: dict[int, tuple[Table, list[str], list[str]]] = {
-        SAVE_CONVERSATION: (conversations, ["id"], _FIXED_CONVERSATION_COLUMNS),
-        SAVE_VARIABLE: (variables, ["agent", "scope", "holder", "name"], []),
-        SAVE_STEP: (steps, ["request", "name", "number"], []),
-    }
-    return {
-        RECEIVE: _compile(_insert(insert, inbox, RECEIVED_COLUMNS), RECEIVED_COLUMNS, dialect),
-        RECEIVE_ANSWERED: _compile(_insert(insert, inbox, _ANSWERED_COLUMNS), _ANSWERED_COLUMNS, dialect),
-        **{
-            number: _compile(_insert(insert, table, _column_names(table)), _column_names(table), dialect)
-            for number, table in whole.items()
-        },
-        **{
-            number: _compile(_upsert(insert, table, key, fixed), _column_names(table), dialect)
-            for number, (table, key, fixed) in keys.items()
-        },
-    }
-
-
-def _build_update(table: Table, assignments: dict[str, str], dialect: Dialect) -> tuple[str, str]:
+def _build_update(table: Table, names: list[str], values: dict[str, str]) -> tuple[str, str]:
     """Build an update of a table from rows of (id, …). Return the parts before and after its FROM."""
-    statement = update(table).values({name: literal_column(value) for name, value in assignments.items()})
-    statement = statement.where(table.c.id == literal_column(f"{_ROWS}.id"))
-    changes, _, condition = str(statement.compile(dialect=dialect)).partition(" WHERE ")
-    return changes, condition
+    changes = {name: f"{_ROWS}.{name}" for name in names[1:]} | values
+    assignments = ", ".join(f"{name} = {value}" for name, value in changes.items())
+    return f"UPDATE {table.name} SET {assignments}", f"{table.name}.id = {_ROWS}.id"
 
 
 # SQLite
@@ -160,23 +117,18 @@ def _build_update(table: Table, assignments: dict[str, str], dialect: Dialect) -
 
 def _build_sqlite_parts() -> dict[int, tuple[str, str, str]]:
     """Build the parts of each statement: the text before the rows, the placeholders of one row, and the text after them."""
-    dialect = sqlite.dialect()
-    statements = {}
-    for number, text in _build_inserts(sqlite.insert, dialect).items():
-        before, _, rest = text.partition("VALUES (")
-        placeholders, _, after = rest.partition(")")
-        statements[number] = f"{before}VALUES ", f"({placeholders})", after
-    for number, text in _DELETIONS.items():
-        statements[number] = f"{text} IN (", "?", ")"
-    for number, (table, assignments, names) in _UPDATES.items():
-        changes, condition = _build_update(table, assignments, dialect)
-        if len(names) == 1:
-            # A list takes half the time of a table.
-            statements[number] = f"{changes} WHERE {names[0]} IN (", "?", ")"
-        else:
-            placeholders = ", ".join("?" for _ in names)
-            rows = f"WITH {_ROWS} ({', '.join(names)}) AS (VALUES "
-            statements[number] = rows, f"({placeholders})", f") {changes} FROM {_ROWS} WHERE {condition}"
+    statements = {number: (f"{text} IN (", "?", ")") for number, text in _BY_ID.items()}  # half the time of a table
+
+    def add(number: int, before: str, names: list[str], after: str) -> None:
+        statements[number] = f"{before}VALUES ", f"({', '.join('?' for _ in names)})", after
+
+    for number, insert in _INSERTS.items():
+        before, after = _build_insert(*insert)
+        add(number, before, insert[1], after)
+    for number, change in _UPDATES.items():
+        changes, condition = _build_update(*change)
+        columns = ", ".join(change[1])
+        add(number, f"WITH {_ROWS} ({columns}) AS (", change[1], f") {changes} FROM {_ROWS} WHERE {condition}")
     return statements
 
 
@@ -196,34 +148,26 @@ def sqlite_sql(statement: int, rows: int) -> str:
 @cache
 def postgres_sql() -> dict[int, str]:
     """Return the statements on PostgreSQL. They take one array per column; rows must differ in their `KEY_COLUMNS`."""
-    from sqlalchemy.dialects import postgresql  # slow to import, and only needed here
-
     dialect = _postgres_dialect()
-    statements = {number: f"{text} = ANY($1::BIGINT[])" for number, text in _DELETIONS.items()}
-    for number, text in _build_inserts(postgresql.insert, dialect).items():
-        before, _, rest = text.partition("VALUES (")
-        placeholders, _, after = rest.partition(")")
-        statements[number] = f"{before}SELECT * FROM unnest({_to_arrays(placeholders)}){after}"
-    for number, (table, assignments, names) in _UPDATES.items():
-        changes, condition = _build_update(table, assignments, dialect)
-        placeholders = ", ".join(
-            f"${place}::{table.c[name].type.compile(dialect=dialect)}" for place, name in enumerate(names, start=1)
-        )
-        statements[number] = (
-            f"{changes} FROM unnest({_to_arrays(placeholders)}) AS {_ROWS} ({', '.join(names)}) WHERE {condition}"
-        )
+
+    def unnest(table: Table, names: list[str]) -> str:
+        types = (table.c[name].type.compile(dialect=dialect) for name in names)
+        return f"unnest({', '.join(f'${place}::{kind}[]' for place, kind in enumerate(types, start=1))})"
+
+    statements = {number: f"{text} = ANY($1::BIGINT[])" for number, text in _BY_ID.items()}
+    for number, (table, names, key, fixed) in _INSERTS.items():
+        statements[number] = f"SELECT * FROM {unnest(table, names)}".join(_build_insert(table, names, key, fixed))
+    for number, (table, names, values) in _UPDATES.items():
+        rows = f" FROM {unnest(table, names)} AS {_ROWS} ({', '.join(names)}) WHERE "
+        statements[number] = rows.join(_build_update(table, names, values))
     return statements
 
 
 def _postgres_dialect() -> Dialect:
-    from sqlalchemy.dialects.postgresql import asyncpg
+    from sqlalchemy.dialects.postgresql import asyncpg  # slow to import, and only needed here
 
     dialect: Dialect = asyncpg.dialect()  # type: ignore[no-untyped-call]  # SQLAlchemy has no types for it
     return dialect
-
-
-def _to_arrays(placeholders: str) -> str:
-    return re.sub(r"(::\w+)", r"\1[]", placeholders)
 
 
 # The queries that load a conversation, and those of an agent that opens.
