@@ -250,7 +250,7 @@ class InboxRow(NamedTuple):
 
     A closed row stays for seven days, so that duplicates are recognised. The keys are random and have no index: each would cost
     a page of writing, half of all writes of a turn (see dedup.py). Open rows have no index either: the one process that writes
-    knows them (`Database.open_inbox_rows`). Both are loaded when an agent opens, on PostgreSQL by an index of the agents.
+    knows them (`InboxIndex.open_rows`). Both are loaded when an agent opens, on PostgreSQL by an index of the agents.
     SQLite writes whole pages, so such an index would cost 7 to 80 per cent more there; one process reads all rows once instead.
 
     `digest` is a hash of what a program's request asks, empty for other requests. `interaction` is the stored turn (its row

@@ -18,8 +18,8 @@ from ...storage import UnpackedMemories
 from .disk import OSErrorTranslator, sync_directory, write_replacement
 from .file import MemoryFile
 from .format import LinesByConversation, dump, file_name, new_document, spade_llm_file_name
+from .rows import group_lines
 from .store import AgentInteractionMemory
-from .table import group_lines
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ _IMPORTED = ".imported"
 """The end of the name of a file of spade_llm whose entries are in the database."""
 
 Alone: TypeAlias = Callable[[], AbstractAsyncContextManager[None]]
-"""Makes a block that only one process at a time is in (`Database.alone`)."""
+"""Makes a block that only one process at a time is in (`Backend.alone`)."""
 
 
 async def import_memory_files(memory: AgentInteractionMemory, directory: Path, alone: Alone = nullcontext) -> int:
