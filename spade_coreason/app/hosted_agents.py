@@ -140,10 +140,10 @@ class HostedAgents:
             control, commands = host.runtime.runner.control, host.runtime.runner.commands
             wait_s = 0.0 if self.remote_doors is None else TAKEOVER_S
             self.doors.add(jid, agent.manifest, doors, lambda: control.is_paused, wait_s, commands.describe)
-            changed.subscribe(lambda: self._update_door(jid, agent.manifest))
-            self._update_door(jid, agent.manifest)
+            changed.subscribe(lambda: self._update_manifest(jid, agent.manifest))
+            self._update_manifest(jid, agent.manifest)
 
-    def _update_door(self, jid: str, manifest: AgentDefinition) -> None:
+    def _update_manifest(self, jid: str, manifest: AgentDefinition) -> None:
         self.doors.update(jid, manifest)
         if self.remote_doors is not None:
             self.remote_doors.publish(jid, manifest)

@@ -16,7 +16,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from ...contracts import QuestionState
 from ...domain.quotas import QuotaUsage
-from ...doors import RunningDoor
+from ...doors import ServedBackend
 from ...exceptions import CoReasonError, StoreError
 from ...operations.definition import dump_error, load_error
 from ...operations.host import RunningAgent, find_log_level, set_log_level
@@ -49,7 +49,7 @@ WORKER = "a worker"
 """A worker itself in an error, in place of the JID of an agent."""
 _FLAG = "should_go_on"
 """The argument that is a function: a call with it may be ended early."""
-_UNDONE_BY = {"erasure.refuse_person": "erasure.admit_person", "hold_turns": "release_turns"}
+_UNDONE_BY = {"agent.erasure.refuse_person": "agent.erasure.admit_person", "agent.hold_turns": "agent.release_turns"}
 """The methods whose effect lasts until another one is called: it is, once the caller has ended without that."""
 _TYPES = {
     kind.__name__: kind
@@ -108,6 +108,26 @@ class ThisWorker(NamedTuple):
         set_log_level(level)
 
 
+class CallTargets(NamedTuple):
+    """What other workers may ask of this one: a function for each kind, which returns None for what is not here.
+
+    A call names the kind before its method, such as `agent.find_pause`. A function gets the bare JID of an agent, that of
+    workers "".
+    """
+
+    agent: Callable[[str], RunningAgent | None] = lambda agent: None
+    worker: Callable[[str], RunningWorker | None] = lambda agent: None
+    backend: Callable[[str], ServedBackend | None] = lambda agent: None
+
+
+class Kinds(Protocol):
+    """The kinds of targets."""
+
+    agent: RunningAgent
+    worker: RunningWorker
+    backend: ServedBackend
+
+
 class _Method(NamedTuple):
     """A method that can be called from afar: how its arguments and its result are written as JSON."""
 
@@ -144,29 +164,20 @@ class _MovedError(Exception):
 class WorkerCalls:
     """The calls that this worker makes and answers.
 
-    `find_target` returns what is asked: the agent with a bare JID, or for "" the worker itself; None if it is not here.
-    `find_door` returns the door of an agent. Every `check_s` seconds a caller looks for its answer without being told, and for
-    a worker that has ended.
+    Every `check_s` seconds a caller looks for its answer without being told, and for a worker that has ended.
     """
 
-    def __init__(
-        self,
-        calls: CallTable,
-        find_target: Callable[[str], RunningAgent | RunningWorker | None],
-        find_door: Callable[[str], RunningDoor | None] = lambda agent: None,
-        check_s: float = _CHECK_S,
-    ) -> None:
+    def __init__(self, calls: CallTable, targets: CallTargets, check_s: float = _CHECK_S) -> None:
         self._calls = calls
         self._check_s = check_s
-        self._find_target = find_target
-        self._find_door = find_door
+        self._targets = targets
         self._wake = asyncio.Event()
         self._waiting: dict[int, asyncio.Future[str | None]] = {}
         """The calls of this worker that are stored and have no answer yet. None is that of a worker that has ended."""
         self._serving: dict[int, asyncio.Task[None]] = {}
         self._stopped: set[int] = set()
         """The calls to this worker that run, and those of them that are to end early."""
-        self._lasting: dict[tuple[int, str, str, str], RunningAgent | RunningWorker | RunningDoor] = {}
+        self._lasting: dict[tuple[int, str, str, str], object] = {}
         """The calls that undo what lasts, for a caller that ends: caller, agent, method, arguments; and their target."""
         self._undoing = BackgroundTasks()
         self._task = asyncio.create_task(self._run(), name="worker-calls")
@@ -186,19 +197,19 @@ class WorkerCalls:
 
     def agent(self, agent: str) -> RunningAgent:
         """Return an agent (a bare JID) that another worker serves. If it changes its worker, the new one is asked."""
-        return cast(RunningAgent, _Remote(agent, _methods(RunningAgent), partial(self._ask_agent, agent, [])))
+        return cast(RunningAgent, _Remote(agent, _methods(Kinds), partial(self._ask_agent, agent, []), "agent."))
 
-    def door(self, agent: str) -> RunningDoor:
-        """Return the door of an agent (a bare JID) that another worker serves.
+    def backend(self, agent: str) -> ServedBackend:
+        """Return the backend of an agent (a bare JID) that another worker serves, for doors.
 
         If it changes its worker, the new one is asked. ConnectionError if there is none for some seconds. A method may have
         been called at a worker that has ended since.
         """
-        return cast(RunningDoor, _Remote(agent, _methods(RunningDoor), partial(self._ask_door, agent)))
+        return cast(ServedBackend, _Remote(agent, _methods(Kinds), partial(self._ask_backend, agent), "backend."))
 
     def worker(self, worker: int) -> RunningWorker:
         """Return another worker."""
-        return cast(RunningWorker, _Remote(WORKER, _methods(RunningWorker), partial(self._ask_worker, worker)))
+        return cast(RunningWorker, _Remote(WORKER, _methods(Kinds), partial(self._ask_worker, worker), "worker."))
 
     async def _ask_agent(
         self, agent: str, bound: list[int], method: str, arguments: str, should_go_on: Callable[[], bool] | None
@@ -216,7 +227,7 @@ class WorkerCalls:
             f"{agent}: no worker serves it at the moment; run the same again once `spade-coreason status` shows it online"
         )
 
-    async def _ask_door(self, agent: str, method: str, arguments: str, should_go_on: Callable[[], bool] | None) -> str:
+    async def _ask_backend(self, agent: str, method: str, arguments: str, should_go_on: Callable[[], bool] | None) -> str:
         deadline = asyncio.get_running_loop().time() + TAKEOVER_S
         while True:
             with suppress(_MovedError, WorkerEndedError):
@@ -323,9 +334,9 @@ class WorkerCalls:
         for key in [key for key in self._lasting if key[0] in callers - alive]:
             self._undoing.start(self._undo(*key[1:], self._lasting.pop(key)))
 
-    async def _undo(self, agent: str, method: str, arguments: str, target: RunningAgent | RunningWorker | RunningDoor) -> None:
+    async def _undo(self, agent: str, method: str, arguments: str, target: object) -> None:
         try:
-            undoing = _methods(RunningAgent)[method]
+            undoing = _methods(Kinds)[method]
             await _call(undoing, target, method, undoing.arguments.validate_json(arguments), None)
         except Exception:
             log.exception("%s: %s failed after the end of the worker that had asked", agent, method)
@@ -345,17 +356,12 @@ class WorkerCalls:
             self._stopped.discard(call.id)
 
     async def _answer(self, call: WorkerCall) -> dict[str, Any]:
-        methods = _methods(RunningAgent if call.agent else RunningWorker)
-        target: RunningAgent | RunningWorker | RunningDoor | None
-        if is_door := call.method in _methods(RunningDoor):
-            methods, target = _methods(RunningDoor), self._find_door(call.agent)
-        else:
-            target = self._find_target(call.agent)
-        if target is None:
-            return {"moved": True}
         try:
-            if (method := methods.get(call.method)) is None:
+            if (method := _methods(Kinds).get(call.method)) is None:
                 raise OtherVersionError(call.agent or WORKER, call.method)
+            kind = call.method.partition(".")[0]
+            if (target := getattr(self._targets, kind)(call.agent)) is None:
+                return {"moved": True}
             try:
                 arguments = method.arguments.validate_json(call.arguments)
             except ValidationError:
@@ -369,12 +375,12 @@ class WorkerCalls:
         except CoReasonError as error:
             return {"error": dump_error(error)}
         except Exception as error:
-            if is_door and isinstance(error, ConnectionError):  # the agent is about to start or to stop
+            if kind == "backend" and isinstance(error, ConnectionError):  # the agent is about to start or to stop
                 return {"moved": True}
             log.exception("%s: the call %s of another worker failed", call.agent, call.method)
             return {"error": dump_error(CoReasonError("the worker failed to do this; its log has the reason"))}
 
-    def _note_lasting(self, call: WorkerCall, target: RunningAgent | RunningWorker | RunningDoor, result: object) -> None:
+    def _note_lasting(self, call: WorkerCall, target: object, result: object) -> None:
         if (undoing := _UNDONE_BY.get(call.method)) is not None and result is not False:
             self._lasting[call.caller, call.agent, undoing, call.arguments] = target
         self._lasting.pop((call.caller, call.agent, call.method, call.arguments), None)
@@ -395,9 +401,9 @@ class OtherVersionError(StoreError):
 
 
 class _Remote:
-    """Something in another worker: each method is a call. `part` is the prefix of the methods of a part, such as "erasure."."""
+    """Something in another worker: each method is a call. `part` is the prefix of its methods, such as "agent.erasure."."""
 
-    def __init__(self, what: str, methods: Mapping[str, _Method], ask: Callable[..., Awaitable[str]], part: str = "") -> None:
+    def __init__(self, what: str, methods: Mapping[str, _Method], ask: Callable[..., Awaitable[str]], part: str) -> None:
         self._what = what
         self._methods = methods
         self._ask = ask
@@ -433,4 +439,5 @@ class _Remote:
 async def _call(
     method: _Method, target: object, name: str, arguments: Sequence[Any], should_go_on: Callable[[], bool] | None
 ) -> Any:
-    return await attrgetter(name)(target)(*arguments, *([should_go_on] if method.has_flag else []))
+    path = name.partition(".")[2]
+    return await attrgetter(path)(target)(*arguments, *([should_go_on] if method.has_flag else []))

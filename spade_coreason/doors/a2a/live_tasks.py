@@ -106,7 +106,7 @@ class LiveTask:
     async def check(self) -> None:
         """Look if an adopted task waits for an answer again: only the first reader of a reply is told."""
         is_running = not (self.is_over or self.progress.is_settled or self.progress.waits_for_others)
-        if self._is_adopted and is_running and await self._agent.find_state(self.caller, self.request_id) == "waiting":
+        if self._is_adopted and is_running and await self._agent.requests.find_state(self.caller, self.request_id) == "waiting":
             await self._park()
 
     def go_on(self, message: a2a_pb2.Message) -> None:
@@ -146,7 +146,7 @@ class LiveTask:
 
     async def adopt(self) -> None:
         """Read the reply of a request that an earlier run of the platform has accepted."""
-        while (reply := await self._agent.fetch(self.caller, self.request_id, waits=True)) is not None:
+        while (reply := await self._agent.backend.fetch(self.caller, self.request_id, waits=True)) is not None:
             if await self.read(reply):
                 return
             await asyncio.sleep(_RETRY_S)  # the agent is about to start, or many ask at once
