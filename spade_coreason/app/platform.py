@@ -26,7 +26,7 @@ from ..exceptions import (
 )
 from ..operations.definition import Actor, Call, CallerKind
 from ..operations.doors.logins import OfAccount, create_login
-from ..operations.endpoint import serve_operations
+from ..operations.rpc.endpoint import serve_operations
 from ..operations.status import PlatformStatus, WebStatus
 from ..operations.table import OPERATIONS
 from ..runtime import (
