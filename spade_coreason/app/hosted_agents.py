@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from ..concurrency import Tasks
 from ..config import AgentSettings, Settings
 from ..contracts import AgentDefinition
 from ..domain.jid import bare_jid, jid_domain
@@ -19,7 +20,6 @@ from ..storage import CountsByState, count_stored
 from ..xmpp import BackOff, HostedAgent, ServerEndpoint, describe_start_error
 from .accounts import LocalAccounts
 from .agent_builder import AgentBuilder
-from .background_tasks import BackgroundTasks
 from .workers.calls import TAKEOVER_S
 from .workers.doors import RemoteDoors
 
@@ -41,7 +41,7 @@ class HostedAgents:
         settings: Settings,
         accounts: LocalAccounts,
         doors: Doors,
-        background: BackgroundTasks,
+        background: Tasks,
         report_status: Callable[[str], None],
         *,
         is_strict: bool,

@@ -16,6 +16,7 @@ from uuid import UUID
 
 from pydantic_core import from_json, to_json
 
+from ..concurrency import Tasks
 from ..contracts import AgentRequest, ErrorCode
 from ..domain.event_data import event_data
 from ..domain.jid import bare_jid
@@ -188,7 +189,7 @@ class DoorChannel(Channel):
         """The replies that are read, by their addresses."""
         self._gateway: ChannelGateway | None = None
         self._opened = asyncio.Event()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
 
     @property
     def is_open(self) -> bool:
@@ -219,8 +220,7 @@ class DoorChannel(Channel):
         self._opened.clear()
         for reply in list(self.replies.values()):
             reply.interrupt("the platform stops, and goes on after its next start")
-        for task in self._tasks:
-            task.cancel()
+        await self._tasks.cancel()
 
     def open_reply(self, caller: Caller, request_id: UUID, *, waits: bool) -> DoorReply:
         """Return a reply whose events are delivered from now on."""
@@ -260,9 +260,7 @@ class DoorChannel(Channel):
         for reply in self.find_replies(owner, request_id):
             if reply.is_parked:
                 reply.is_parked = False
-                task = asyncio.create_task(self._repeat_after_question(reply))
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
+                self._tasks.start(self._repeat_after_question(reply))
 
     async def _repeat_after_question(self, reply: DoorReply) -> None:
         try:

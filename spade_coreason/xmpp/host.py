@@ -21,7 +21,7 @@ from spade.container import Container
 from spade.message import Message as SpadeMessage
 from spade.presence import PresenceManager
 
-from ..concurrency import RateLimiter
+from ..concurrency import RateLimiter, Tasks
 from ..contracts import ConversationState, NotificationState
 from ..domain.avatar import Avatar
 from ..domain.cards import build_card
@@ -169,7 +169,7 @@ class HostedAgent(Agent, SessionHandler):  # type: ignore[misc]  # SPADE comes w
         self.offline_messages = OfflineMessages(self.connection)
         self._receiver = Receiver(self._own_jid)
         self.uploads = Uploads(self.connection.client, endpoint.https_trust)
-        self._deletions: set[asyncio.Task[None]] = set()
+        self._deletions = Tasks()
         self._claims: dict[str, bool] = {}
         self._is_stopping = False
         self._local_exchange = local_exchange
@@ -298,7 +298,7 @@ class HostedAgent(Agent, SessionHandler):  # type: ignore[misc]  # SPADE comes w
             await self.connection.wait_until_acknowledged(2.0)
             await self.rooms.wait_until_reflected(2.0)
         await self.rooms.close()
-        await asyncio.gather(*self._deletions, return_exceptions=True)
+        await self._deletions.wait()
         acknowledged = self.connection.acknowledge_received()
         self._profile.announce_stopped()
         await self._profile.close()
@@ -450,9 +450,7 @@ class HostedAgent(Agent, SessionHandler):  # type: ignore[misc]  # SPADE comes w
         return bool(roster.has_jid(jid) and roster[jid]["to"])
 
     def _on_occupant_left(self, owner: str) -> None:
-        task = asyncio.create_task(self.runtime.ephemeral_owners.erase(owner))
-        self._deletions.add(task)
-        task.add_done_callback(self._deletions.discard)
+        self._deletions.start(self.runtime.ephemeral_owners.erase(owner))
 
     def on_session(self, is_new: bool) -> None:
         if not is_new:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Protocol, cast, get_type_hints
 
 from pydantic import ValidationError
 
+from ...concurrency import Tasks
 from ...contracts import QuestionState
 from ...domain.quotas import QuotaUsage
 from ...doors import ServedBackend
@@ -32,7 +33,6 @@ from ...storage import (
     StoredQuestion,
     WorkerCall,
 )
-from ..background_tasks import BackgroundTasks
 
 log = logging.getLogger(__name__)
 
@@ -157,7 +157,7 @@ class WorkerCalls:
         """The calls to this worker that run, and those of them that are to end early."""
         self._lasting: dict[tuple[int, str, str, str], object] = {}
         """The calls that undo what lasts, for a caller that ends: caller, agent, method, arguments; and their target."""
-        self._undoing = BackgroundTasks()
+        self._undoing = Tasks()
         self._task = asyncio.create_task(self._run(), name="worker-calls")
 
     def wake(self) -> None:

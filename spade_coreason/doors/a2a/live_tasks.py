@@ -10,6 +10,7 @@ from uuid import UUID
 
 from a2a.types import a2a_pb2
 
+from ...concurrency import Tasks
 from ...domain.texts.error_chain import describe_error_chain
 from ..caller import Caller
 from ..channel import DoorEvent, DoorReply
@@ -178,7 +179,7 @@ class LiveTasks:
     def __init__(self, agent: DoorAgent) -> None:
         self._agent = agent
         self._tasks: dict[tuple[str, UUID], LiveTask] = {}
-        self._readers: set[asyncio.Task[None]] = set()
+        self._readers = Tasks()
 
     def find(self, caller: Caller, request_id: UUID) -> LiveTask | None:
         """Return a task of a caller, or None."""
@@ -212,6 +213,4 @@ class LiveTasks:
                     del self._tasks[key]
                 live.end()
 
-        task = asyncio.create_task(run())
-        self._readers.add(task)
-        task.add_done_callback(self._readers.discard)
+        self._readers.start(run())
