@@ -77,15 +77,14 @@ class Tasks:
 class Timer:
     """A timer that calls a function once after each start."""
 
-    def __init__(self, callback: Callable[[], object]) -> None:
-        self._callback = callback
+    def __init__(self) -> None:
         self.handle: asyncio.TimerHandle | None = None
         """None while it does not run."""
 
-    def start(self, delay_s: float) -> None:
-        """Call the function in `delay_s` seconds, and not before, also if it runs already."""
+    def start(self, delay_s: float, callback: Callable[..., object], *arguments: Any) -> None:
+        """Call a function in `delay_s` seconds. What was to be called before is not."""
         self.cancel()
-        self.handle = asyncio.get_running_loop().call_later(delay_s, self._run)
+        self.handle = asyncio.get_running_loop().call_later(delay_s, self._run, callback, *arguments)
 
     def cancel(self) -> None:
         """Stop, if it runs."""
@@ -93,9 +92,9 @@ class Timer:
             self.handle.cancel()
             self.handle = None
 
-    def _run(self) -> None:
+    def _run(self, callback: Callable[..., object], *arguments: Any) -> None:
         self.handle = None
-        self._callback()
+        callback(*arguments)
 
 
 class TimerGroup:

@@ -108,10 +108,10 @@ class AgentBuilder:
             local_exchange=self._local_exchange,
         )
         if not settings.directory:
-            runtime = host.runtime
-            access_requests = runtime.gateway.access_requests
+            runtime, runner = host.runtime, host.runtime.runner
+            access_requests, count_turns = runtime.gateway.access_requests, lambda: runner.turns_in_flight
             self.directory.add(
-                bare_jid(settings.jid), runtime.agent.manifest, access_requests, host.takes_requests, host.count_turns
+                bare_jid(settings.jid), runtime.agent.manifest, access_requests, host.takes_requests, count_turns
             )
         return host
 

@@ -62,8 +62,8 @@ class LimitedProtocol(H11Protocol):
         self.slot = slot
         self._limits = limits
         self._on_lost = on_lost
-        self._header_timer = Timer(self._on_slow_headers)
-        self._unread_timer = Timer(lambda: self.transport.abort())
+        self._header_timer = Timer()
+        self._unread_timer = Timer()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn does
         """Wait for the first request."""
@@ -135,7 +135,7 @@ class LimitedProtocol(H11Protocol):
         if not is_waiting:
             self._header_timer.cancel()
         elif self._header_timer.handle is None:
-            self._header_timer.start(self._limits.header_s)
+            self._header_timer.start(self._limits.header_s, self._on_slow_headers)
 
     def _on_slow_headers(self) -> None:
         if self.conn.trailing_data[0]:
@@ -146,7 +146,7 @@ class LimitedProtocol(H11Protocol):
 
     def _watch_reader(self) -> None:
         if self._unread_timer.handle is None:
-            self._unread_timer.start(self._limits.unread_s)
+            self._unread_timer.start(self._limits.unread_s, self.transport.abort)
 
     def _refuse(self, status: HTTPStatus, message: str) -> None:
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):

@@ -83,7 +83,7 @@ class Archive:
         self._page: list[ArchivedMessage] = []
         self._is_caught_up = False
         self._received: deque[tuple[str, Commit[Any] | None]] = deque()
-        self._timer = Timer(self._store_reached_position)
+        self._timer = Timer()
         self.page_size = _PAGE_SIZE
         self.received_count = 0
         """The number of messages from the archive, including those that were received before in another way."""
@@ -151,7 +151,7 @@ class Archive:
 
     def _start_timer(self) -> None:
         if self._timer.handle is None:
-            self._timer.start(self._position_interval_s)
+            self._timer.start(self._position_interval_s, self._store_reached_position)
 
     def _store_reached_position(self) -> None:
         last_id = ""

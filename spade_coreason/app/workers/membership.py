@@ -149,7 +149,7 @@ class Membership:
     def is_busy(self, agent: str) -> bool:
         """Return True while a turn of an agent runs or waits."""
         host = self._hosted.hosts.get(agent)
-        return host is not None and host.count_turns() > 0
+        return host is not None and host.runtime.runner.turns_in_flight > 0
 
     def list_unable(self) -> Collection[str]:
         """Return the agents that cannot be made here, or whose accounts were refused here."""

@@ -29,12 +29,12 @@ class RoomPing:
         self._connection = connection
         self._rooms = rooms
         self._on_lost = on_lost
-        self._timer = Timer(self._check_silent_rooms)
+        self._timer = Timer()
         self._pings = Tasks()
 
     def start(self) -> None:
         """Start the checks, or restart them with the current `silence_s`."""
-        self._timer.start(self.silence_s / 2)
+        self._timer.start(self.silence_s / 2, self._check_silent_rooms)
 
     async def stop(self) -> None:
         """Stop the checks."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
-from functools import partial
 
 from ...concurrency import Tasks, Timer
 from ...domain.avatar import Avatar
@@ -48,7 +47,7 @@ class AgentProfile:
         self._agent_card = ProfileCard.from_manifest(runner.agent.manifest, avatar)
         # An error, for example at a picture, must not stop the agent.
         self._tasks = Tasks(f"{self._client.boundjid.bare}: cannot publish its profile")
-        self._starting = Timer(lambda: None)
+        self._starting = Timer()
         self._is_published = False
         self._is_stopping = False
         access = access_requests.access
@@ -97,8 +96,7 @@ class AgentProfile:
                 self._finder.is_directory,
             )
         contacts = await self._roster.revoke_subscriptions()
-        self._starting = Timer(partial(self.presence.send_starting, contacts))
-        self._starting.start(_STARTING_AFTER_S)
+        self._starting.start(_STARTING_AFTER_S, self.presence.send_starting, contacts)
 
     def announce(self) -> None:
         """Send the presence and publish the profile when the agent is ready."""
