@@ -216,8 +216,9 @@ class AgentToolCall:
                 event = await anext(reply) if reply.has_begun else await self._wait(anext(reply), deadline)
             except TimeoutError:
                 return self._make_pending()
-            if (progress := self._answer.add(event)) is not None:
-                await self._report(progress)
+            self._answer.add(event)
+            if event.type == "block.thought":
+                await self._report(event.data["content"])
             if event.type == "request.parked":
                 self._state = _WAITING
                 await self._report(self._state)
