@@ -44,6 +44,9 @@ class Tasks:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._is_stopped = False
 
+    def __len__(self) -> int:
+        return len(self._tasks)
+
     def start(self, work: Coroutine[Any, Any, Any]) -> None:
         """Begin work, unless it is stopped."""
         if self._is_stopped:
