@@ -34,7 +34,7 @@ from ..operations.status import AgentCondition, AgentStatus
 from ..runtime import BuildRuntime, OutboundMessage
 from ..storage import Commit, CountsByState, StoredAgent, to_micros
 from .archive import Archive
-from .codec import SHOW, SHOWS, Receiver, assigned_id
+from .codec import CONFERENCE, MUC_USER, SHOW, SHOWS, Receiver, assigned_id
 from .connection.connection import Connection
 from .connection.endpoint import ServerEndpoint
 from .connection.login import Login
@@ -501,7 +501,8 @@ class HostedAgent(Agent, SessionHandler):  # type: ignore[misc]  # SPADE comes w
         if self._profile.presence.update_timer is None:
             self._profile.presence.on_activity()
         is_replay = self.connection.client.stream_management.is_repeating
-        if self.room_messages.is_from_room(stanza):
+        may_concern_room = self.rooms.by_jid or stanza.find(MUC_USER) is not None or stanza.find(CONFERENCE) is not None
+        if may_concern_room and self.room_messages.is_from_room(stanza):
             message = self.room_messages.read(stanza)
             if isinstance(message, Retraction | Reaction):
                 return self._gateway.receive_reference(message.sender, message)

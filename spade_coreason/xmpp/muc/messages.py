@@ -12,9 +12,7 @@ from ...domain.jid import bare_jid
 from ...domain.messages import Bounce, InboundRequest, Reaction, Retraction
 from ..codec import (
     BODY,
-    CONFERENCE,
     MUC_INVITE,
-    MUC_USER,
     ORIGIN_ID,
     SUBJECT,
     Receiver,
@@ -54,8 +52,6 @@ class RoomMessages:
 
     def is_from_room(self, message: Element) -> bool:
         """Return True if a message comes from a room or invites to one. Errors count only for messages that went to a room."""
-        if not self._rooms.by_jid and message.find(MUC_USER) is None and message.find(CONFERENCE) is None:
-            return False
         room = self._rooms.by_jid.get(bare_jid(message.get("from", "")))
         if message.get("type") == "error":
             bounce = read_bounce(message) if room is not None else None
