@@ -36,7 +36,7 @@ async def main() -> None:
     """Measure the process of a platform before it has a server and afterwards, then serve."""
     import spade_coreason.app.platform
     import spade_coreason.config.loader
-    import spade_coreason.operations.endpoint
+    import spade_coreason.operations.rpc.endpoint
     import spade_coreason.runtime.runner
     import spade_coreason.xmpp.host  # noqa: F401 - what each platform has anyway
     from spade_coreason.xmpp.servers.process import find_free_ports

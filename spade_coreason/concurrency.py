@@ -9,7 +9,7 @@ import threading
 import time
 import types
 from collections import deque
-from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar, copy_context
 from functools import partial
@@ -34,6 +34,70 @@ CURRENT_HOLDER: ContextVar[tuple[memoryview, int]] = ContextVar("CURRENT_HOLDER"
 `Deadline` and `run_with_timeout` write the number there during each step of the work, and 0 after it. So it can be read when a
 step does not return.
 """
+
+
+class Tasks:
+    """The tasks of one owner. An error of one is logged, as `failure`."""
+
+    def __init__(self, failure: str = "a background task failed; the agents are not affected") -> None:
+        self._failure = failure
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._is_stopped = False
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def start(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Begin work, unless it is stopped."""
+        if self._is_stopped:
+            work.close()
+            return
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._on_done)
+
+    async def cancel(self) -> None:
+        """Cancel what runs, and wait for that."""
+        for task in self._tasks:
+            task.cancel()
+        await self.wait()
+
+    async def wait(self) -> None:
+        """Wait until what runs has ended."""
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def stop(self) -> None:
+        """Cancel what runs, and wait for that. Nothing begins from then on."""
+        self._is_stopped = True
+        await self.cancel()
+
+    def _on_done(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error(self._failure, exc_info=error)
+
+
+class Timer:
+    """A timer that calls a function once after each start."""
+
+    def __init__(self) -> None:
+        self.handle: asyncio.TimerHandle | None = None
+        """None while it does not run."""
+
+    def start(self, delay_s: float, callback: Callable[..., object], *arguments: Any) -> None:
+        """Call a function in `delay_s` seconds. What was to be called before is not."""
+        self.cancel()
+        self.handle = asyncio.get_running_loop().call_later(delay_s, self._run, callback, *arguments)
+
+    def cancel(self) -> None:
+        """Stop, if it runs."""
+        if self.handle is not None:
+            self.handle.cancel()
+            self.handle = None
+
+    def _run(self, callback: Callable[..., object], *arguments: Any) -> None:
+        self.handle = None
+        callback(*arguments)
 
 
 class TimerGroup:

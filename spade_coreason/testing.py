@@ -324,7 +324,7 @@ class LocalPersonEncoder(StyledEncoder):
             "corrects": message.replaces,
             "link": message.is_link and message.text,
             "state": message.state,
-            "choices": [[self.clean_text(text) for text in choice] for choice in message.choices],
+            "choices": [[self.texts.clean(text) for text in choice] for choice in message.choices],
         }
         return to_json({name: attribute for name, attribute in fields.items() if attribute}).decode()
 

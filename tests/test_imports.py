@@ -211,7 +211,7 @@ def test_a_library_is_known_in_one_package(libraries: set[str], packages: set[st
         ("spade_coreason.cli.commands.up", {"prompt_toolkit"}),
         ("spade_coreason.cli.terminal.answer_writer, spade_coreason.cli.terminal.wrapping", {"prompt_toolkit"}),
         (
-            "spade_coreason.operations.platform, spade_coreason.operations.client",
+            "spade_coreason.operations.platform, spade_coreason.operations.rpc.client",
             {"spade", "slixmpp", "sqlalchemy", "jsonschema", "aiohttp"},
         ),  # `status`
     ],

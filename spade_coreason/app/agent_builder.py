@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import defaultdict
+from collections import ChainMap, defaultdict
 from collections.abc import Mapping, Sequence
 from functools import partial
 
@@ -108,10 +108,10 @@ class AgentBuilder:
             local_exchange=self._local_exchange,
         )
         if not settings.directory:
-            runtime = host.runtime
-            access_requests = runtime.gateway.access_requests
+            runtime, runner = host.runtime, host.runtime.runner
+            access_requests, count_turns = runtime.gateway.access_requests, lambda: runner.turns_in_flight
             self.directory.add(
-                bare_jid(settings.jid), runtime.agent.manifest, access_requests, host.takes_requests, host.count_turns
+                bare_jid(settings.jid), runtime.agent.manifest, access_requests, host.takes_requests, count_turns
             )
         return host
 
@@ -216,7 +216,8 @@ class AgentBuilder:
     def _admit_callers(self, jid: str, access_requests: AccessRequests) -> None:
         """Let callers with live keys and webhooks reach an agent. A rejection of a person ends the keys that stand for them."""
         key_ring = self.key_ring
-        access_requests.access.callers = self.webhook_ring.callers_of(jid, key_ring.callers_of(jid))
+        callers: ChainMap[str, str] = ChainMap(self.webhook_ring.callers_of(jid), key_ring.callers_of(jid))  # type: ignore[arg-type]  # none is changed
+        access_requests.access.callers = callers
         access_requests.decided.subscribe(lambda person, is_admitted: None if is_admitted else key_ring.withdraw(jid, person))
         key_ring.on_lost[jid] = self.webhook_ring.on_lost[jid] = access_requests.access_lost.emit
 

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from ..concurrency import Tasks
 from ..config import AgentSettings, Settings
 from ..contracts import AgentDefinition
 from ..domain.jid import bare_jid, jid_domain
@@ -19,7 +20,6 @@ from ..storage import CountsByState, count_stored
 from ..xmpp import BackOff, HostedAgent, ServerEndpoint, describe_start_error
 from .accounts import LocalAccounts
 from .agent_builder import AgentBuilder
-from .background_tasks import BackgroundTasks
 from .workers.calls import TAKEOVER_S
 from .workers.doors import RemoteDoors
 
@@ -41,7 +41,7 @@ class HostedAgents:
         settings: Settings,
         accounts: LocalAccounts,
         doors: Doors,
-        background: BackgroundTasks,
+        background: Tasks,
         report_status: Callable[[str], None],
         *,
         is_strict: bool,
@@ -140,10 +140,10 @@ class HostedAgents:
             control, commands = host.runtime.runner.control, host.runtime.runner.commands
             wait_s = 0.0 if self.remote_doors is None else TAKEOVER_S
             self.doors.add(jid, agent.manifest, doors, lambda: control.is_paused, wait_s, commands.describe)
-            changed.subscribe(lambda: self._update_door(jid, agent.manifest))
-            self._update_door(jid, agent.manifest)
+            changed.subscribe(lambda: self._update_manifest(jid, agent.manifest))
+            self._update_manifest(jid, agent.manifest)
 
-    def _update_door(self, jid: str, manifest: AgentDefinition) -> None:
+    def _update_manifest(self, jid: str, manifest: AgentDefinition) -> None:
         self.doors.update(jid, manifest)
         if self.remote_doors is not None:
             self.remote_doors.publish(jid, manifest)

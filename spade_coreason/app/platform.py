@@ -13,7 +13,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from ..concurrency import handle_signals
+from ..concurrency import Tasks, handle_signals
 from ..config import RunFile, Settings, write_run_file
 from ..contracts.times import utc_now
 from ..domain.channel_kinds import DOOR_CHANNEL, PAGE_CHANNEL
@@ -26,7 +26,7 @@ from ..exceptions import (
 )
 from ..operations.definition import Actor, Call, CallerKind
 from ..operations.doors.logins import OfAccount, create_login
-from ..operations.endpoint import serve_operations
+from ..operations.rpc.endpoint import serve_operations
 from ..operations.status import PlatformStatus, WebStatus
 from ..operations.table import OPERATIONS
 from ..runtime import (
@@ -49,7 +49,6 @@ from ..storage import (
 from ..xmpp import LocalServer, ServerEndpoint
 from .accounts import GUEST_USER, LocalAccounts
 from .agent_builder import AgentBuilder
-from .background_tasks import BackgroundTasks
 from .channels import CHANNELS, ChannelFactories
 from .factories import import_memories
 from .hosted_agents import HostedAgents
@@ -142,7 +141,7 @@ class Platform:
         self._builder: AgentBuilder
         self._stack = AsyncExitStack()
         self._accounts = LocalAccounts(settings)
-        self._background = BackgroundTasks()
+        self._background = Tasks()
         report_status = on_status or (lambda line: None)
         self._hosted = HostedAgents(settings, self._accounts, self.doors, self._background, report_status, is_strict=is_strict)
         self.agents = self._hosted.hosts

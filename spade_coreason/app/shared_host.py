@@ -27,6 +27,7 @@ from ..storage import (
 from .factories import build_embedder, import_memories
 from .stored_host import StoredHost, open_stored_host
 from .supervision import make_store_timings, make_worker_terms
+from .workers.calls import CallTargets
 from .workers.colleagues import Colleagues
 
 _BLOCKED_S = 600.0
@@ -125,7 +126,7 @@ async def _open_shared_host(settings: Settings, agents: Sequence[str], terms: Wo
         url, durability = settings.storage.url, settings.storage.durability
         database = await open_database(url, durability, timings=make_store_timings(terms), terms=terms)
         stack.push_async_callback(database.close)
-        colleagues = Colleagues(Leases(database), CallRepository(database), lambda agent: None)
+        colleagues = Colleagues(Leases(database), CallRepository(database), CallTargets())
         calls = colleagues.calls
         stack.push_async_callback(calls.close)
         stack.push_async_callback(_leave, colleagues.leases)

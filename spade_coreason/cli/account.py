@@ -110,9 +110,9 @@ class Account:
 
     def explain_silence(self, jid: str) -> str:
         """Return a reason why an agent does not answer; empty if none is known."""
-        from ..operations.client import call_platform
         from ..operations.definition import NoArguments
         from ..operations.platform import show_status
+        from ..operations.rpc.client import call_platform
 
         try:
             is_running = self.data_dir is not None and is_platform_running(self.data_dir)

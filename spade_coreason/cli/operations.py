@@ -85,7 +85,7 @@ class _RunningPlatform:
         self._run_dir = run_dir
 
     def perform(self, operation: Operation[A, R], arguments: A, on_progress: OnProgress = lambda done, total: None) -> R:
-        from ..operations.client import call_platform
+        from ..operations.rpc.client import call_platform
 
         with at_options():
             result, self.was_interrupted = call_platform(self._run_dir, operation, arguments, on_progress=on_progress)
@@ -166,7 +166,7 @@ def open_platform(
 def _find_served_directory(data_dir: Path) -> Path | None:
     """Return the directory of a platform that uses a data directory and answers operations: of the first worker, if several."""
     from ..config import is_platform_running, list_worker_directories
-    from ..operations.unix_socket import PLATFORM_SOCKET
+    from ..operations.rpc.unix_socket import PLATFORM_SOCKET
 
     directories = [data_dir, *list_worker_directories(data_dir)]
     return next((one for one in directories if (one / PLATFORM_SOCKET).exists() and is_platform_running(one)), None)

@@ -8,6 +8,12 @@ from .addresses import (
 from .authentication import (
     FindCaller as FindCaller,
 )
+from .backend import (
+    Accepted as Accepted,
+    LocalBackend as LocalBackend,
+    Reader as Reader,
+    ServedBackend as ServedBackend,
+)
 from .caller import (
     TRACEPARENT as TRACEPARENT,
     Caller as Caller,
@@ -35,12 +41,6 @@ from .openai.routes import (
 )
 from .page.routes import (
     make_page_routes as make_page_routes,
-)
-from .running_door import (
-    Accepted as Accepted,
-    LocalDoor as LocalDoor,
-    Reader as Reader,
-    RunningDoor as RunningDoor,
 )
 from .server import (
     DoorRoutes as DoorRoutes,

@@ -16,6 +16,7 @@ from uuid import UUID
 
 from pydantic_core import from_json, to_json
 
+from ..concurrency import Tasks
 from ..contracts import AgentRequest, ErrorCode
 from ..domain.event_data import event_data
 from ..domain.jid import bare_jid
@@ -28,7 +29,6 @@ from ..runtime import (
     OutboundMessage,
     PresentationOptions,
     ReplyEncoder,
-    RequestState,
 )
 from .caller import TRACEPARENT, Caller
 from .unread import UnreadBytes
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from ..storage import Commit
 
 _CONTEXT = RequestContext(wants_thoughts=True)
-_SILENCE_S = 5.0
-"""The time after which a request that was refused without a word counts as refused."""
 
 ANSWERED = frozenset({"request.completed", "request.failed", "request.refused"})
 """The types of the events that end a request."""
@@ -187,10 +185,11 @@ class DoorChannel(Channel):
 
     def __init__(self, agent: str) -> None:
         self.agent = agent
+        self.replies: dict[str, DoorReply] = {}
+        """The replies that are read, by their addresses."""
         self._gateway: ChannelGateway | None = None
         self._opened = asyncio.Event()
-        self._replies: dict[str, DoorReply] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
 
     @property
     def is_open(self) -> bool:
@@ -204,13 +203,11 @@ class DoorChannel(Channel):
                 await self._opened.wait()
 
     @property
-    def open_count(self) -> int:
-        """The number of replies that are read."""
-        return len(self._replies)
-
-    def is_allowed(self, caller: Caller) -> bool:
-        """Return True if a caller may ask now. Raise ConnectionError while the agent does not run."""
-        return self._require_gateway().is_allowed(caller.address)
+    def gateway(self) -> ChannelGateway:
+        """The gateway of the agent. Raise ConnectionError while it does not run."""
+        if self._gateway is None:
+            raise ConnectionError(f"{self.agent} does not run at the moment")
+        return self._gateway
 
     async def open(self, gateway: ChannelGateway) -> None:
         """Take requests from now on."""
@@ -221,109 +218,27 @@ class DoorChannel(Channel):
         """Take no more requests, and end the replies that are read."""
         self._gateway = None
         self._opened.clear()
-        for reply in list(self._replies.values()):
+        for reply in list(self.replies.values()):
             reply.interrupt("the platform stops, and goes on after its next start")
-        for task in self._tasks:
-            task.cancel()
+        await self._tasks.cancel()
 
-    # Requests
-
-    def ask(
-        self, caller: Caller, request: AgentRequest, thread: str | None, metadata: Mapping[str, Any], *, waits: bool
-    ) -> DoorReply:
-        """Put a request in, and return its reply. A request with a known id is not asked again: its reply is repeated.
-
-        If it is refused, the first event says so. Raise ConnectionError while the agent does not run.
-        """
-        gateway = self._require_gateway()
-        reply = self._open_reply(caller, request.request_id, waits=waits)
-        incoming = self._make_request(reply, dict(request.payload), thread, metadata, request)
-        reply.stored = gateway.receive(incoming, channel=caller.channel)
-        if reply.stored is None:
-            asyncio.get_running_loop().call_later(_SILENCE_S, self._refuse_silently, reply)
-        else:
-            reply.stored.on_failed(lambda _: reply.put(NOT_STORED))
-        return reply
-
-    async def fetch(self, caller: Caller, request_id: UUID, *, waits: bool) -> DoorReply | None:
-        """Return the reply to an earlier request of a caller: all that there is, and what follows. None without such a request.
-
-        `request.refused` is an event of the fetch then, such as for too many of them, and not of the request.
-
-        Raise ConnectionError while the agent does not run.
-        """
-        self._require_gateway()
-        reply, is_known = self._open_reply(caller, request_id, waits=waits), False
-        try:
-            is_known = await self._repeat(reply)
-        finally:
-            if not is_known:
-                reply.close()
-        return reply if is_known else None
-
-    async def find_state(self, caller: Caller, request_id: UUID) -> RequestState | None:
-        """Return the state of a request of a caller, or None. Raise ConnectionError while the agent does not run."""
-        return await self._require_gateway().find_state(caller.address, request_id, channel=caller.channel)
-
-    async def cancel(self, caller: Caller, request_id: UUID) -> bool:
-        """Cancel a request of a caller that is not answered. Return False if there is none."""
-        cancelled = self._require_gateway().cancel_request(caller.address, request_id)
-        if cancelled is None or not await cancelled:
-            return False
-        for reply in self._replies_to(caller.address, request_id):
-            reply.put(DoorEvent("request.cancelled", {}))
-        return True
-
-    def _require_gateway(self) -> ChannelGateway:
-        if self._gateway is None:
-            raise ConnectionError(f"{self.agent} does not run at the moment")
-        return self._gateway
-
-    def _open_reply(self, caller: Caller, request_id: UUID, *, waits: bool) -> DoorReply:
+    def open_reply(self, caller: Caller, request_id: UUID, *, waits: bool) -> DoorReply:
+        """Return a reply whose events are delivered from now on."""
         reply = DoorReply(self, caller, request_id, waits=waits)
-        self._replies[reply.address] = reply
+        self.replies[reply.address] = reply
         return reply
-
-    def _make_request(
-        self,
-        reply: DoorReply,
-        payload: dict[str, Any],
-        thread: str | None,
-        metadata: Mapping[str, Any],
-        request: AgentRequest | None = None,
-    ) -> InboundRequest:
-        return InboundRequest(
-            reply.caller.kind,
-            reply.address,
-            str(reply.request_id),
-            thread,
-            payload,
-            f"{thread}\n{to_json(payload).decode()}",
-            "normal",
-            dict(metadata),
-            request_id=reply.request_id,
-            root_request_id=request.root_request_id if request is not None else None,
-            parent_request_id=request.parent_request_id if request is not None else None,
-            capabilities=request.capabilities if request is not None else None,
-            context=_CONTEXT if not (traceparent := TRACEPARENT.get()) else _CONTEXT._replace(traceparent=traceparent),
-            owner=reply.caller.address,
-            account=reply.caller.account,
-        )
-
-    async def _repeat(self, reply: DoorReply) -> bool:
-        incoming = self._make_request(reply, {}, None, {})
-        return await self._require_gateway().repeat_reply(incoming, channel=reply.caller.channel)
-
-    def _refuse_silently(self, reply: DoorReply) -> None:
-        if not reply.has_begun:
-            reply.put(_refusal("the request is refused", ErrorCode.TOO_MANY_REQUESTS, 60.0))
 
     def forget(self, reply: DoorReply) -> None:
         """Deliver no more events to a reply."""
-        self._replies.pop(reply.address, None)
+        self.replies.pop(reply.address, None)
 
-    def _replies_to(self, owner: str, request_id: UUID) -> list[DoorReply]:
-        return [reply for reply in self._replies.values() if (reply.caller.address, reply.request_id) == (owner, request_id)]
+    def find_replies(self, owner: str, request_id: UUID) -> list[DoorReply]:
+        """Return the replies to a request of a caller that are read."""
+        return [reply for reply in self.replies.values() if (reply.caller.address, reply.request_id) == (owner, request_id)]
+
+    async def repeat(self, reply: DoorReply) -> bool:
+        """Deliver the stored reply to an earlier request, and what follows. Return False without such a request."""
+        return await self.gateway.repeat_reply(make_request(reply, {}, None, {}), channel=reply.caller.channel)
 
     # The way back
 
@@ -332,7 +247,7 @@ class DoorChannel(Channel):
         for message in messages:
             fields = from_json(message.content)
             event = DoorEvent(fields["type"], fields["data"])
-            if (reply := self._replies.get(message.recipient)) is not None:
+            if (reply := self.replies.get(message.recipient)) is not None:
                 reply.put(event, getsizeof(message.content))
                 if reply.caller.is_person:  # a question was shown, and its answer may be a text
                     message.on_written()
@@ -342,16 +257,14 @@ class DoorChannel(Channel):
 
     def _go_on(self, owner: str, request_id: UUID) -> None:
         """Fetch the reply for those who wait since before a person was asked, by another address."""
-        for reply in self._replies_to(owner, request_id):
+        for reply in self.find_replies(owner, request_id):
             if reply.is_parked:
                 reply.is_parked = False
-                task = asyncio.create_task(self._repeat_after_question(reply))
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
+                self._tasks.start(self._repeat_after_question(reply))
 
     async def _repeat_after_question(self, reply: DoorReply) -> None:
         try:
-            is_known = await self._repeat(reply)
+            is_known = await self.repeat(reply)
         except (ConnectionError, StoreError):
             is_known = False
         if not is_known:
@@ -366,9 +279,37 @@ class DoorChannel(Channel):
         return OutboundMessage(from_json(content)["to"], content)
 
 
-def _refusal(text: str, code: ErrorCode, retry_after_s: float) -> DoorEvent:
+def make_request(
+    reply: DoorReply,
+    payload: dict[str, Any],
+    thread: str | None,
+    metadata: Mapping[str, Any],
+    request: AgentRequest | None = None,
+) -> InboundRequest:
+    """Return a request for the gateway, whose events go to `reply`."""
+    return InboundRequest(
+        reply.caller.kind,
+        reply.address,
+        str(reply.request_id),
+        thread,
+        payload,
+        f"{thread}\n{to_json(payload).decode()}",
+        "normal",
+        dict(metadata),
+        request_id=reply.request_id,
+        root_request_id=request.root_request_id if request is not None else None,
+        parent_request_id=request.parent_request_id if request is not None else None,
+        capabilities=request.capabilities if request is not None else None,
+        context=_CONTEXT if not (traceparent := TRACEPARENT.get()) else _CONTEXT._replace(traceparent=traceparent),
+        owner=reply.caller.address,
+        account=reply.caller.account,
+    )
+
+
+def make_refusal(text: str, code: ErrorCode, retry_after_s: float) -> DoorEvent:
+    """Return the event of a request that is refused."""
     return DoorEvent(*event_data(Refused(text, code, retry_after_s), UUID(int=0)))
 
 
-NOT_STORED = _refusal("the request cannot be stored", ErrorCode.UNAVAILABLE, 5.0)
+NOT_STORED = make_refusal("the request cannot be stored", ErrorCode.UNAVAILABLE, 5.0)
 """The event of a request that the database has not stored."""

@@ -15,16 +15,14 @@ from pydantic_core import from_json
 from ..contracts import AgentDefinition, AgentRequest, QuestionState
 from ..domain.identifiers import derive_request_key, digest_request
 from ..domain.jid import local_part
-from ..domain.texts.translation import LANGUAGE
 from ..exceptions import ConfigError
 from ..operations.definition import Actor, Call, CallerKind
 from ..operations.host import OperationHost
 from ..operations.initiative.questions import Answered, answer_question
-from ..runtime import RequestState
-from ..storage import AgentRepository, KnownRequest, StoredQuestion
+from ..storage import AgentRepository, StoredQuestion
+from .backend import AgentBackend, CallerRequests, ListCommands, LocalBackend
 from .caller import Caller
 from .channel import DoorChannel, DoorReply
-from .running_door import AgentDoor, ListCommands, LocalDoor, UnansweredRequest
 
 _NO_METADATA: Mapping[str, Any] = {}
 
@@ -46,12 +44,12 @@ class CallerQuestion:
 
 
 class DoorAgent:
-    """One agent behind doors."""
+    """One agent behind doors. What asks the agent raises ConnectionError while it does not run."""
 
     def __init__(
         self,
         jid: str,
-        door: AgentDoor,
+        backend: AgentBackend,
         manifest: AgentDefinition,
         doors: Iterable[str],
         get_host: Callable[[], OperationHost],
@@ -62,22 +60,14 @@ class DoorAgent:
         self.manifest = manifest
         """The manifest of the agent as it is now."""
         self.doors = frozenset(doors)
-        self.door = door
-        """The door of the worker that serves it now."""
+        self.backend = backend
+        """The agent in the worker that serves it now."""
         self._get_host = get_host
 
     @property
-    def is_open(self) -> bool:
-        """True while the agent runs. Otherwise the methods that ask it raise ConnectionError."""
-        return self.door.is_open
-
-    async def is_allowed(self, caller: Caller) -> bool:
-        """Return True if a caller has access now. What reads stored requests without asking the agent has to look here."""
-        return await self.door.is_allowed(caller)
-
-    async def is_paused(self) -> bool:
-        """Return True while an operator has paused the agent. It stores what it is asked, and answers when the pause ends."""
-        return await self.door.is_paused()
+    def requests(self) -> CallerRequests:
+        """The requests of callers to the agent."""
+        return self.backend.requests
 
     @property
     def host(self) -> OperationHost:
@@ -106,44 +96,16 @@ class DoorAgent:
         `waits` is that of `DoorReply`.
         """
         request = AgentRequest(session_id=uuid4(), request_id=request_id or uuid4(), payload=dict(payload))
-        return await self.door.ask(caller, request, thread, metadata, waits=waits)
-
-    async def fetch(self, caller: Caller, request_id: UUID, *, waits: bool = False) -> DoorReply | None:
-        """Return the reply to an earlier request of the caller, from its beginning. None without one within seven days.
-
-        If the request still runs, the rest follows. `waits` is that of `DoorReply`. An event `request.refused` concerns the
-        fetch then, such as too many of them, and not the request.
-        """
-        return await self.door.fetch(caller, request_id, waits=waits)
-
-    async def find_state(self, caller: Caller, request_id: UUID) -> RequestState | None:
-        """Return the state of a request of the caller; None without one within seven days."""
-        return await self.door.find_state(caller, request_id)
-
-    async def find_request(self, caller: Caller, request_id: UUID) -> KnownRequest | None:
-        """Return a request of the caller as it is stored; None without one within seven days."""
-        return await self.door.find_request(caller, request_id)
+        return await self.backend.ask(caller, request, thread, metadata, waits=waits)
 
     async def is_same(self, caller: Caller, request_id: UUID, payload: Mapping[str, Any]) -> bool:
         """Return True unless the request that is stored under an id asks something else."""
-        stored = await self.find_request(caller, request_id)
+        stored = await self.requests.find(caller, request_id)
         return stored is None or stored.digest == digest_request(payload, None)
-
-    async def list_open(self, caller: Caller) -> list[UnansweredRequest]:
-        """Return the requests of the caller that are not answered."""
-        return await self.door.list_open(caller)
-
-    async def cancel(self, caller: Caller, request_id: UUID) -> bool:
-        """Cancel a request of the caller that is not answered. Return False if there is none."""
-        return await self.door.cancel(caller, request_id)
-
-    async def list_commands(self, caller: Caller) -> list[tuple[str, str]]:
-        """Return the commands that the caller may send, with what they do, in the language of this task."""
-        return await self.door.list_commands(caller, LANGUAGE.get())
 
     async def find_questions(self, caller: Caller, request_id: UUID | None = None) -> list[CallerQuestion]:
         """Return the open questions that the agent has asked the caller itself, of one request or of all, oldest first."""
-        if not await self.is_allowed(caller):
+        if not await self.requests.is_allowed(caller):
             return []
         repository = self.repository.questions
         asked = await repository.load_asked(caller.address)
@@ -191,7 +153,7 @@ class DoorAgent:
 
     async def answer(self, caller: Caller, question: CallerQuestion, text: str) -> Answered:
         """Answer a question that the agent has asked the caller itself. One who has no access any more was not asked."""
-        if not await self.is_allowed(caller):
+        if not await self.requests.is_allowed(caller):
             return Answered("unknown")
         call = Call(self.host, Actor(CallerKind.PERSON, caller.address, self.jid))
         given = {"agent": self.jid, "person": caller.address, "code": question.code, "text": text}
@@ -234,31 +196,26 @@ class Doors:
 
         Callers wait at most `wait_s` seconds for it to run.
         """
-        door = LocalDoor(self.make_channel(jid), lambda: self._get_host().repository(jid), is_paused, wait_s, list_commands)
-        self.add_door(jid, door, manifest, doors)
+        channel, get_repository = self.make_channel(jid), lambda: self._get_host().repository(jid)
+        self.add_backend(jid, LocalBackend(channel, get_repository, is_paused, wait_s, list_commands), manifest, doors)
 
-    def add_door(self, jid: str, door: AgentDoor, manifest: AgentDefinition, doors: Iterable[str]) -> None:
-        """Add an agent behind a door, or let another worker than before serve it. What goes on with it goes on."""
+    def add_backend(self, jid: str, backend: AgentBackend, manifest: AgentDefinition, doors: Iterable[str]) -> None:
+        """Add an agent behind doors, or let another worker than before serve it. What goes on with it goes on."""
         if (agent := self._agents.get(jid)) is None:
-            self._agents[jid] = DoorAgent(jid, door, manifest, doors, self._get_host)
+            self._agents[jid] = DoorAgent(jid, backend, manifest, doors, self._get_host)
         else:
-            agent.door, agent.manifest, agent.doors = door, manifest, frozenset(doors)
+            agent.backend, agent.manifest, agent.doors = backend, manifest, frozenset(doors)
 
-    def remove(self, jid: str, door: AgentDoor) -> None:
-        """Serve an agent here no more. Its door in another worker takes its place."""
+    def remove(self, jid: str, backend: AgentBackend) -> None:
+        """Serve an agent here no more. Its backend in another worker takes its place."""
         self._channels.pop(jid, None)
         if (agent := self._agents.get(jid)) is not None:
-            agent.door = door
+            agent.backend = backend
 
-    def is_local(self, jid: str) -> bool:
-        """Return True if an agent is served here."""
+    def find_local(self, jid: str) -> LocalBackend | None:
+        """Return the backend of an agent that is served here, or None."""
         agent = self._agents.get(jid)
-        return agent is not None and isinstance(agent.door, LocalDoor)
-
-    def find_local(self, jid: str) -> LocalDoor | None:
-        """Return the door of an agent that runs here, or None."""
-        agent = self._agents.get(jid)
-        return agent.door if agent is not None and isinstance(agent.door, LocalDoor) and agent.door.is_running else None
+        return agent.backend if agent is not None and isinstance(agent.backend, LocalBackend) else None
 
     def update(self, jid: str, manifest: AgentDefinition) -> None:
         """Replace the manifest of an agent, if that is behind a door."""
@@ -283,7 +240,7 @@ class Doors:
     @property
     def open_count(self) -> int:
         """The number of replies that are read at this moment."""
-        return sum(channel.open_count for channel in self._channels.values())
+        return sum(len(channel.replies) for channel in self._channels.values())
 
     def _get_host(self) -> OperationHost:
         if self.host is None:

@@ -23,6 +23,7 @@ from uvicorn import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
+from ..concurrency import Timer
 from ..config import WebLimits
 from ..domain.texts.foreign_json import TooManyValuesError, check_values
 from .addresses import group_address
@@ -61,8 +62,8 @@ class LimitedProtocol(H11Protocol):
         self.slot = slot
         self._limits = limits
         self._on_lost = on_lost
-        self._header_timer: asyncio.TimerHandle | None = None
-        self._unread_timer: asyncio.TimerHandle | None = None
+        self._header_timer = Timer()
+        self._unread_timer = Timer()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn does
         """Wait for the first request."""
@@ -74,9 +75,8 @@ class LimitedProtocol(H11Protocol):
         """End all waits."""
         super().connection_lost(exc)
         self._unset_keepalive_if_required()
-        for timer in (self._header_timer, self._unread_timer):
-            if timer is not None:
-                timer.cancel()
+        self._header_timer.cancel()
+        self._unread_timer.cancel()
         self._on_lost(self)
 
     def data_received(self, data: bytes) -> None:
@@ -98,9 +98,8 @@ class LimitedProtocol(H11Protocol):
     def resume_writing(self) -> None:
         """Write on."""
         super().resume_writing()
-        if self._unread_timer is not None and not self.transport.is_closing():
+        if not self.transport.is_closing():
             self._unread_timer.cancel()
-            self._unread_timer = None
 
     def send_400_response(self, msg: str) -> None:
         """Refuse what is no HTTP, and close the connection. uvicorn calls this while it handles h11's exception."""
@@ -133,11 +132,10 @@ class LimitedProtocol(H11Protocol):
 
     def _watch_headers(self) -> None:
         is_waiting = self.conn.their_state is h11.IDLE and not self.transport.is_closing()
-        if is_waiting and self._header_timer is None:
-            self._header_timer = self.loop.call_later(self._limits.header_s, self._on_slow_headers)
-        elif not is_waiting and self._header_timer is not None:
+        if not is_waiting:
             self._header_timer.cancel()
-            self._header_timer = None
+        elif self._header_timer.handle is None:
+            self._header_timer.start(self._limits.header_s, self._on_slow_headers)
 
     def _on_slow_headers(self) -> None:
         if self.conn.trailing_data[0]:
@@ -147,8 +145,8 @@ class LimitedProtocol(H11Protocol):
             self._close()
 
     def _watch_reader(self) -> None:
-        if self._unread_timer is None:
-            self._unread_timer = self.loop.call_later(self._limits.unread_s, self.transport.abort)
+        if self._unread_timer.handle is None:
+            self._unread_timer.start(self._limits.unread_s, self.transport.abort)
 
     def _refuse(self, status: HTTPStatus, message: str) -> None:
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import inspect
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import NoneType, UnionType
@@ -31,26 +31,17 @@ from typing import (
 
 from .. import contracts
 from ..domain.identifiers import candidate_conversation_ids, recover_thread
-from ..exceptions import (
-    ConfigError,
-    CoReasonError,
-    DatabaseUnreachableError,
-    ForbiddenError,
-    KnowledgeError,
-    ServerError,
-    StoreError,
-)
+from ..exceptions import ConfigError, ForbiddenError, StoreError
 from .view import HIDDEN, View
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
     from .host import OperationHost
+    from .rpc.form import AnswerForm
 
 PLATFORM_TRAIL = "platform"
 """The audit trail of what concerns no agent. It is no JID, so no agent has it."""
-_KNOWN_ERRORS = (DatabaseUnreachableError, StoreError, KnowledgeError, ServerError, ForbiddenError)
-"""The errors, besides ConfigError, that keep their class on the way from the running platform to a caller."""
 _MAX_REQUEST_BYTES = 65_536
 
 
@@ -210,8 +201,15 @@ class Operation(Generic[A, R]):
         return TypeAdapter(self._hints["arguments"])
 
     @cached_property
+    def answer(self) -> AnswerForm:
+        """The form of its answer to another process."""
+        from .rpc.form import AnswerForm
+
+        return AnswerForm(self._hints["return"])
+
+    @cached_property
     def result(self) -> TypeAdapter[R]:
-        """The type of its result, to write it as JSON and to read it."""
+        """The type of its result, to write it as JSON."""
         from pydantic import TypeAdapter
 
         return TypeAdapter(self._hints["return"])
@@ -291,18 +289,3 @@ def operation(
 
     options = callers, is_change, needs_platform, prefers_running, creates_directory, max_request_bytes, timeout_s, view
     return lambda function: Operation(name, function, *options)
-
-
-def dump_error(error: CoReasonError) -> dict[str, str]:
-    """Return an error as values for JSON, for `load_error` in another process."""
-    kind = next((found for found in (ConfigError, *_KNOWN_ERRORS) if isinstance(error, found)), CoReasonError)
-    text = error.problem if isinstance(error, ConfigError) else str(error)
-    return {"type": kind.__name__, "place": error.place, "text": text}
-
-
-def load_error(values: Mapping[str, str]) -> CoReasonError:
-    """Return the error of `dump_error`. Raise KeyError for other values."""
-    name, place, text = values["type"], values["place"], values["text"]
-    if name == ConfigError.__name__:
-        return ConfigError(place, text)
-    return next((found for found in _KNOWN_ERRORS if found.__name__ == name), CoReasonError)(text)

@@ -46,7 +46,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
             "command_request",
             "to_request",
         ],
-        "person_encoder": ["LiveMessage", "PersonEncoder", "PersonMessage"],
+        "person_encoder": ["LiveMessage", "PersonEncoder", "PersonMessage", "TextForm"],
         "questions.turn_questions": ["ApprovalCall", "ApprovalDecision"],
         "runner": ["Runner"],
         "turns.steps": ["MAX_RESULT_BYTES"],

@@ -89,6 +89,7 @@ from .person_encoder import (
     LiveMessage as LiveMessage,
     PersonEncoder as PersonEncoder,
     PersonMessage as PersonMessage,
+    TextForm as TextForm,
 )
 from .questions.turn_questions import (
     ApprovalCall as ApprovalCall,

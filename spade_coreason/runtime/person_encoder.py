@@ -7,9 +7,9 @@ A channel of people has a subclass of `PersonEncoder`, which gives the messages 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 from uuid import UUID
 from zlib import crc32
 
@@ -105,7 +105,22 @@ def content_id(prefix: str, number: int, text: str) -> str:
 
 
 _SHORT_CHARACTERS = 200
-"""In a text up to this length, the check for printable characters costs less than `clean_text`."""
+"""In a text up to this length, the check for printable characters costs less than `TextForm.clean`."""
+
+
+class TextForm(NamedTuple):
+    """The texts of a channel of people."""
+
+    style: Callable[[str], str]
+    """Return a Markdown text as a person reads it. Marks that are not complete yet stay as they are."""
+    style_thought: Callable[[str], str]
+    """Return a thought as a person reads it."""
+    clean: Callable[[str], str]
+    """Return a text without the characters that the channel cannot carry."""
+    measure: Callable[[str], int]
+    """Return the bytes that a text takes, at most twelve for each character."""
+    split: Callable[[str, int], Iterator[str]]
+    """Split a text into parts of at most so many bytes."""
 
 
 class PersonEncoder(ReplyEncoder):
@@ -120,9 +135,10 @@ class PersonEncoder(ReplyEncoder):
     A chained device drops corrections of messages that it has not seen. If the device has changed, the whole text is sent
     as a new message.
 
-    A subclass defines the abstract methods. No message has more than `max_bytes`.
+    A subclass defines the abstract methods and `texts`. No message has more than `max_bytes`.
     """
 
+    texts: TextForm
     shows_files = True
     batches = False
 
@@ -151,26 +167,6 @@ class PersonEncoder(ReplyEncoder):
     @abstractmethod
     def write(self, message: PersonMessage) -> str:
         """Return a message in the form of the channel."""
-
-    @abstractmethod
-    def style(self, markdown: str, /) -> str:
-        """Return a Markdown text as a person reads it. Marks that are not complete yet stay as they are."""
-
-    @abstractmethod
-    def style_thought(self, text: str, /) -> str:
-        """Return a thought as a person reads it."""
-
-    @abstractmethod
-    def clean_text(self, text: str, /) -> str:
-        """Return a text without the characters that the channel cannot carry."""
-
-    @abstractmethod
-    def measure(self, text: str, /) -> int:
-        """Return the bytes that a text takes, at most twelve for each character."""
-
-    @abstractmethod
-    def split(self, text: str, limit_bytes: int, /) -> Iterator[str]:
-        """Split a text into parts of at most `limit_bytes`."""
 
     def reads_thoughts(self, title: str | None) -> bool:
         return self._options.shows_thoughts or (title == STEP_TITLE and self._options.shows_steps)
@@ -236,7 +232,7 @@ class PersonEncoder(ReplyEncoder):
 
     def _show(self, markdown: str) -> str:
         """Return a Markdown text as a person reads it. Its entities are characters then, so it is looked through again."""
-        text = self.style(markdown)
+        text = self.texts.style(markdown)
         # Only the text of an approval begins with the mark itself.
         return text if text.isascii() or markdown.startswith(MARK) else quote_forgeries(text)
 
@@ -260,7 +256,7 @@ class PersonEncoder(ReplyEncoder):
     def _decide_version(self, stream: LiveMessage) -> PersonMessage:
         """Return the current text of a stream, as far as one message holds it."""
         stream.shown_chunks = len(stream.chunks)
-        text = self._cut_to_fit(hold_open_character(self.clean_text(self._show(stream.text)).strip()).strip())
+        text = self._cut_to_fit(hold_open_character(self.texts.clean(self._show(stream.text)).strip()).strip())
         replaced_id = self._replaced_id(stream)
         number, stream.version_count = stream.version_count, stream.version_count + 1
         is_first = not (number or self._options.is_rerun)
@@ -273,12 +269,14 @@ class PersonEncoder(ReplyEncoder):
 
     def _decide_thought(self, block: ThinkingBlock) -> list[PersonMessage]:
         """Return a thought in one message. Text that does not fit is cut off."""
-        text = self.clean_text(block.content).strip()
+        text = self.texts.clean(block.content).strip()
         if not text or not self.reads_thoughts(block.title):
             return []
         message_id = content_id(f"{self._id_prefix}-t", self._thought_count, text)
         self._thought_count += 1
-        return [self._decide_transient(message_id, self._cut_to_fit(quote_forgeries(self.style_thought(text))), "thought")]
+        return [
+            self._decide_transient(message_id, self._cut_to_fit(quote_forgeries(self.texts.style_thought(text))), "thought")
+        ]
 
     def _decide_transient(
         self, message_id: str, text: str, kind: MessageKind, replaced_id: str | None = None, is_reply: bool = False
@@ -288,10 +286,10 @@ class PersonEncoder(ReplyEncoder):
 
     def _cut_to_fit(self, text: str) -> str:
         """Cut a text to the length that one message holds."""
-        return text if self._fits(text) else append_mark(next(self.split(text, self._text_bytes - 16)), " …")
+        return text if self._fits(text) else append_mark(next(self.texts.split(text, self._text_bytes - 16)), " …")
 
     def _fits(self, text: str) -> bool:
-        return len(text) * 12 <= self._text_bytes or self.measure(text) <= self._text_bytes
+        return len(text) * 12 <= self._text_bytes or self.texts.measure(text) <= self._text_bytes
 
     def _decide_with_links(self, text: str, links: tuple[str, ...], stream: LiveMessage | None = None) -> list[PersonMessage]:
         """Return a text, and after it one message for each link. A text that is itself a link is one message."""
@@ -313,7 +311,7 @@ class PersonEncoder(ReplyEncoder):
         if len(text) > _SHORT_CHARACTERS or not (
             text.isprintable() or text.replace("\n", "").isprintable()
         ):  # hardly any short text
-            text = self.clean_text(text).strip()
+            text = self.texts.clean(text).strip()
         if not text:
             return []
         replaced_id = self._replaced_id(stream) if stream is not None and self.has_live_messages else None
@@ -321,10 +319,10 @@ class PersonEncoder(ReplyEncoder):
             is_reply = stream.is_reply
         else:
             is_reply, self._is_reply = self._is_reply, False
-        if is_link or len(text) * 12 <= self._text_bytes or self.measure(text) <= self._text_bytes:
+        if is_link or len(text) * 12 <= self._text_bytes or self.texts.measure(text) <= self._text_bytes:
             return [self._decide_message(text, replaced_id, is_reply, is_link)]
         # A part may begin with what stood within a line. The mark of a quotation takes at most eight bytes.
-        first, *others = self.split(text, self._text_bytes - 8)
+        first, *others = self.texts.split(text, self._text_bytes - 8)
         return [
             self._decide_message(first, replaced_id, is_reply),
             *(self._decide_message(quote_forgeries(other)) for other in others),

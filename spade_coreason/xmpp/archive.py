@@ -18,6 +18,7 @@ from xml.etree.ElementTree import Element
 
 from slixmpp.exceptions import IqError, XMPPError
 
+from ..concurrency import Timer
 from ..contracts.times import utc_now
 from ..domain.jid import bare_jid
 from ..exceptions import StoreError
@@ -82,7 +83,7 @@ class Archive:
         self._page: list[ArchivedMessage] = []
         self._is_caught_up = False
         self._received: deque[tuple[str, Commit[Any] | None]] = deque()
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer = Timer()
         self.page_size = _PAGE_SIZE
         self.received_count = 0
         """The number of messages from the archive, including those that were received before in another way."""
@@ -149,11 +150,10 @@ class Archive:
     # The position
 
     def _start_timer(self) -> None:
-        if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(self._position_interval_s, self._store_reached_position)
+        if self._timer.handle is None:
+            self._timer.start(self._position_interval_s, self._store_reached_position)
 
     def _store_reached_position(self) -> None:
-        self._timer = None
         last_id = ""
         while self._received and ((stored := self._received[0][1]) is None or stored.is_done):
             if stored is not None and not stored.is_stored:
@@ -181,9 +181,7 @@ class Archive:
         self._is_caught_up = False
         self.query_id = ""
         self._received.clear()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._timer.cancel()
         if self._task is not None:
             self._task.cancel()
             self._task = None

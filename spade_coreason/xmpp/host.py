@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from enum import StrEnum
+from functools import partial
 from typing import Any
 from xml.etree.ElementTree import Element
 
@@ -21,7 +22,7 @@ from spade.container import Container
 from spade.message import Message as SpadeMessage
 from spade.presence import PresenceManager
 
-from ..concurrency import RateLimiter
+from ..concurrency import RateLimiter, Tasks
 from ..contracts import ConversationState, NotificationState
 from ..domain.avatar import Avatar
 from ..domain.cards import build_card
@@ -39,6 +40,7 @@ from .connection.endpoint import ServerEndpoint
 from .connection.login import Login
 from .connection.session_handler import SessionHandler
 from .local_exchange import LocalExchange
+from .muc.messages import RoomMessages
 from .muc.room import is_ephemeral_owner
 from .muc.rooms import INVITED_ROOMS_KEY, Rooms
 from .offline import OfflineMessages
@@ -119,6 +121,46 @@ def _prepare_container() -> None:
     asyncio.set_event_loop_policy(policy)
 
 
+class BehaviourOffers:
+    """The messages that are offered to the SPADE behaviours of an agent."""
+
+    def __init__(self, agent: HostedAgent, dropped: Counter[str]) -> None:
+        self._agent = agent
+        self._dropped = dropped
+        self.claims: dict[str, bool] = {}
+        """The ids of the last messages that came, each with True if a behaviour has claimed it."""
+
+    def offer(self, stanza: Element) -> bool:
+        """Offer a message. Return True if a behaviour claims it by its template."""
+        agent = self._agent
+        if not agent.behaviours or stanza.get("type") in ("error", "headline", "groupchat"):
+            return False
+        is_claimed = False
+        try:
+            node = Message(agent.connection.client, xml=stanza, recv=True)
+            message = SpadeMessage.from_node(node)
+            if message.thread is None and node["thread"]:
+                message.thread = node["thread"]
+            for behaviour in list(agent.behaviours):
+                if behaviour.is_killed() or not behaviour.match(message):
+                    continue
+                is_claimed = is_claimed or behaviour.template is not None
+                agent.submit(behaviour.enqueue(message))
+        except Exception:  # SPADE's reader fails at a form field without a name; a template may fail at anything
+            log.warning(
+                "%s: cannot pass a message from %s to the SPADE behaviours", agent.jid, stanza.get("from"), exc_info=True
+            )
+        if is_claimed:
+            self._dropped["claimed by a behaviour"] += 1
+        return is_claimed
+
+    def record(self, message_id: str, is_claimed: bool) -> None:
+        """Remember whether a message was claimed."""
+        self.claims[message_id] = is_claimed
+        if len(self.claims) > _MAX_CLAIMS:
+            del self.claims[next(iter(self.claims))]
+
+
 class HostedAgent(Agent, SessionHandler):  # type: ignore[misc]  # SPADE comes without types
     """A `spade.agent.Agent` on an XMPP server. SPADE behaviours and templates can be added to it in the usual way.
 
@@ -169,8 +211,7 @@ class HostedAgent(Agent, SessionHandler):  # type: ignore[misc]  # SPADE comes w
         self.offline_messages = OfflineMessages(self.connection)
         self._receiver = Receiver(self._own_jid)
         self.uploads = Uploads(self.connection.client, endpoint.https_trust)
-        self._deletions: set[asyncio.Task[None]] = set()
-        self._claims: dict[str, bool] = {}
+        self._deletions = Tasks()
         self._is_stopping = False
         self._local_exchange = local_exchange
         self._is_announced = False
@@ -183,7 +224,13 @@ class HostedAgent(Agent, SessionHandler):  # type: ignore[misc]  # SPADE comes w
         )
         self.runtime = build(transport.network, self.uploads.upload)
         self._runner, self._gateway = self.runtime.runner, self.runtime.gateway
-        self.rooms = Rooms(self.connection, rooms, self._gateway.access, self._on_occupant_left, self._runner.metrics)
+
+        def on_left(owner: str) -> None:
+            self._deletions.start(self.runtime.ephemeral_owners.erase(owner))
+
+        self.rooms = Rooms(self.connection, rooms, self._gateway.access, on_left, self._runner.metrics)
+        self.room_messages = RoomMessages(self.connection, self.rooms, self._gateway.access)
+        self._offers = BehaviourOffers(self, self._gateway.dropped)
         self._profile = AgentProfile(self.connection, self.runtime, avatar, self._may_run_commands, timings)
 
     def send(self, stanzas: Sequence[OutboundMessage]) -> bool:
@@ -220,7 +267,7 @@ class HostedAgent(Agent, SessionHandler):  # type: ignore[misc]  # SPADE comes w
         """
         if self._profile.presence.update_timer is None:
             self._profile.presence.on_activity()
-        if self.behaviours and self._offer_to_behaviours(parse_stanza(message, sender)):
+        if self.behaviours and self._offers.offer(parse_stanza(message, sender)):
             return None
         return self._gateway.receive(read_local(message, self._receiver, sender))
 
@@ -242,12 +289,13 @@ class HostedAgent(Agent, SessionHandler):  # type: ignore[misc]  # SPADE comes w
             await self._hook_plugin_after_connection()
             if self.rooms.may_join_any:
                 await self.runtime.ephemeral_owners.erase_where(is_ephemeral_owner)
-            self._restore_invited_rooms(stored)
+            save = partial(self._runner.repository.save_agent_value, INVITED_ROOMS_KEY)
+            self.rooms.restore_invited(stored.get_value(INVITED_ROOMS_KEY) or [], save)
             await self._runner.open(stored)
             self._runner.send_unsent()  # before the turns that begin now send anything
             await self.runtime.open_channels()
             await self.setup()
-            await self._begin_to_fetch()
+            await self.offline_messages.begin()
         except BaseException as error:
             await self._profile.close()
             await self._runner.drain(0)
@@ -298,7 +346,7 @@ class HostedAgent(Agent, SessionHandler):  # type: ignore[misc]  # SPADE comes w
             await self.connection.wait_until_acknowledged(2.0)
             await self.rooms.wait_until_reflected(2.0)
         await self.rooms.close()
-        await asyncio.gather(*self._deletions, return_exceptions=True)
+        await self._deletions.wait()
         acknowledged = self.connection.acknowledge_received()
         self._profile.announce_stopped()
         await self._profile.close()
@@ -329,10 +377,6 @@ class HostedAgent(Agent, SessionHandler):  # type: ignore[misc]  # SPADE comes w
         """Return True if the agent is online, and neither paused nor stopping."""
         return self.is_alive() and not self._is_stopping and not self._runner.control.is_paused
 
-    def count_turns(self) -> int:
-        """Return the number of conversations with a running or waiting turn."""
-        return self._runner.turns_in_flight
-
     def _load(self, stored: StoredAgent) -> None:
         """Take what the agent has to know before it is connected.
 
@@ -343,15 +387,6 @@ class HostedAgent(Agent, SessionHandler):  # type: ignore[misc]  # SPADE comes w
         if (times := stored.get_value(_ACKNOWLEDGED_KEY)) is not None:
             began_at, acknowledged_at = times
             self._receiver = self._receiver._replace(acknowledged=(began_at, acknowledged_at))
-
-    def _restore_invited_rooms(self, stored: StoredAgent) -> None:
-        def log_failed_write(error: BaseException) -> None:
-            log.warning("%s: cannot store the rooms it was invited to: %s", self.jid, error)
-
-        self.rooms.restore_invited(
-            stored.get_value(INVITED_ROOMS_KEY) or [],
-            lambda rooms: self._runner.repository.save_agent_value(INVITED_ROOMS_KEY, rooms).on_failed(log_failed_write),
-        )
 
     def status(self, counts: Mapping[str, CountsByState] | StoreError) -> AgentStatus:
         """Return the agent's current status, with the counts of `count_stored`, or the reason why there are none."""
@@ -377,6 +412,7 @@ class HostedAgent(Agent, SessionHandler):  # type: ignore[misc]  # SPADE comes w
             return {state: number for state, number in found.items() if number}
 
         stored = count("conversations", ConversationState)
+        dropped = self._gateway.dropped + self.room_messages.dropped + Counter(budget=runner.metrics.refusals["budget"])
         return AgentStatus(
             jid=bare_jid(connection.jid),
             state=state,
@@ -396,7 +432,7 @@ class HostedAgent(Agent, SessionHandler):  # type: ignore[misc]  # SPADE comes w
             is_paused=runner.control.is_paused,
             rooms={jid: str(room) for jid, room in self.rooms.states.items()},
             refused_by_rooms=dict(self.rooms.refused),
-            dropped=dict(self._gateway.dropped + self.rooms.dropped + Counter(budget=runner.metrics.refusals["budget"])),
+            dropped=dict(dropped),
             rejected=dict(connection.rejected),
             without_channel=dict(runner.without_channel),
             quotas=tuple(runner.quota_limit.usage()),
@@ -440,19 +476,10 @@ class HostedAgent(Agent, SessionHandler):  # type: ignore[misc]  # SPADE comes w
             return True  # otherwise slixmpp would store a roster for each room
         self.peer_features.handle_presence(presence)
         # Prosody acknowledges a request for a subscription with "unavailable", before the other side has approved it.
-        if (version := read_list_version(presence.xml)) or (version is not None and self._sees(presence["from"].bare)):
-            self.runtime.parts.peers.finder.receive_presence(presence["from"].bare, version)
+        jid, roster = presence["from"].bare, self.client.client_roster
+        if (version := read_list_version(presence.xml)) or (version is not None and roster.has_jid(jid) and roster[jid]["to"]):
+            self.runtime.parts.peers.finder.receive_presence(jid, version)
         return False
-
-    def _sees(self, jid: str) -> bool:
-        """Return True if the agent is subscribed to the presence of a bare JID."""
-        roster = self.client.client_roster
-        return bool(roster.has_jid(jid) and roster[jid]["to"])
-
-    def _on_occupant_left(self, owner: str) -> None:
-        task = asyncio.create_task(self.runtime.ephemeral_owners.erase(owner))
-        self._deletions.add(task)
-        task.add_done_callback(self._deletions.discard)
 
     def on_session(self, is_new: bool) -> None:
         if not is_new:
@@ -474,8 +501,9 @@ class HostedAgent(Agent, SessionHandler):  # type: ignore[misc]  # SPADE comes w
         if self._profile.presence.update_timer is None:
             self._profile.presence.on_activity()
         is_replay = self.connection.client.stream_management.is_repeating
-        if self._may_concern_room(stanza) and self.rooms.is_room_message(stanza):
-            message = self.rooms.read_message(stanza)
+        may_concern_room = self.rooms.by_jid or stanza.find(MUC_USER) is not None or stanza.find(CONFERENCE) is not None
+        if may_concern_room and self.room_messages.is_from_room(stanza):
+            message = self.room_messages.read(stanza)
             if isinstance(message, Retraction | Reaction):
                 return self._gateway.receive_reference(message.sender, message)
             if message is not None:
@@ -488,17 +516,9 @@ class HostedAgent(Agent, SessionHandler):  # type: ignore[misc]  # SPADE comes w
         self.archive.record_received(stanza, stored)
         return stored
 
-    def _may_concern_room(self, stanza: Element) -> bool:
-        """Return False for a message that certainly comes from no room and invites to none."""
-        return bool(self.rooms.by_jid) or stanza.find(MUC_USER) is not None or stanza.find(CONFERENCE) is not None
-
     async def _prepare_session(self) -> None:
         await self._profile.prepare_session()
-        await self._begin_to_fetch()
-
-    async def _begin_to_fetch(self) -> None:
-        if self.client.is_full_server:
-            await self.offline_messages.begin()
+        await self.offline_messages.begin()
 
     def _catch_up(self) -> None:
         self._is_announced = True
@@ -510,11 +530,11 @@ class HostedAgent(Agent, SessionHandler):  # type: ignore[misc]  # SPADE comes w
 
         Messages of a room are ignored: public ones are not in this archive, and the senders of private ones may have left.
         """
-        if self.rooms.is_room_message(stanza):
+        if self.room_messages.is_from_room(stanza):
             return None
-        is_claimed = self._claims.get(assigned_id(stanza, self._own_jid))
+        is_claimed = self._offers.claims.get(assigned_id(stanza, self._own_jid))
         if is_claimed is None:
-            is_claimed = self._offer_to_behaviours(stanza)
+            is_claimed = self._offers.offer(stanza)
         return None if is_claimed else await receive_archived_stanza(self._gateway, self._receiver, stanza)
 
     def intercept(self, stanza: Element) -> bool:
@@ -522,36 +542,11 @@ class HostedAgent(Agent, SessionHandler):  # type: ignore[misc]  # SPADE comes w
             return True
         if not self.behaviours:
             return False
-        is_claimed = self._offer_to_behaviours(stanza)
+        is_claimed = self._offers.offer(stanza)
         if is_claimed:
             self.archive.record_received(stanza, None)
             if node := self.offline_messages.read_node(stanza):
                 self.offline_messages.record_received(node, None)
         if message_id := assigned_id(stanza, self._own_jid):
-            self._claims[message_id] = is_claimed
-            if len(self._claims) > _MAX_CLAIMS:
-                del self._claims[next(iter(self._claims))]
-        return is_claimed
-
-    def _offer_to_behaviours(self, stanza: Element) -> bool:
-        """Offer a message to SPADE's behaviours. Return True if one claims it by its template."""
-        if not self.behaviours or stanza.get("type") in ("error", "headline", "groupchat"):
-            return False
-        is_claimed = False
-        try:
-            node = Message(self.connection.client, xml=stanza, recv=True)
-            message = SpadeMessage.from_node(node)
-            if message.thread is None and node["thread"]:
-                message.thread = node["thread"]
-            for behaviour in list(self.behaviours):
-                if behaviour.is_killed() or not behaviour.match(message):
-                    continue
-                is_claimed = is_claimed or behaviour.template is not None
-                self.submit(behaviour.enqueue(message))
-        except Exception:  # SPADE's reader fails at a form field without a name; a template may fail at anything
-            log.warning(
-                "%s: cannot pass a message from %s to the SPADE behaviours", self.jid, stanza.get("from"), exc_info=True
-            )
-        if is_claimed:
-            self._gateway.dropped["claimed by a behaviour"] += 1
+            self._offers.record(message_id, is_claimed)
         return is_claimed

@@ -52,6 +52,8 @@ class OfflineMessages:
 
         What takes longer than ten seconds, and messages that have one name, are left for `start`.
         """
+        if not self._connection.client.is_full_server:
+            return
         self.stop()
         try:
             await self._list_nodes()

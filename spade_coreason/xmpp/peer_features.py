@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import re
 from collections.abc import Callable
@@ -12,7 +11,7 @@ from typing import Any, NamedTuple
 from slixmpp import Presence
 from slixmpp.exceptions import IqError, IqTimeout, XMPPError
 
-from ..concurrency import RateLimiter
+from ..concurrency import RateLimiter, Tasks
 from ..domain.jid import bare_jid
 from .codec import CORRECTION_NAMESPACE, REPLY_NAMESPACE
 
@@ -49,7 +48,7 @@ class PeerFeatures:
         self._client = client
         self._is_allowed = is_allowed
         self._devices: dict[str, dict[str, _Device]] = {}
-        self._queries: set[asyncio.Task[None]] = set()
+        self._queries = Tasks()
         self._rate_limiter = RateLimiter(_MAX_QUERIES_PER_MINUTE)
 
     def has_corrections(self, person: str) -> bool:
@@ -99,9 +98,7 @@ class PeerFeatures:
 
     async def close(self) -> None:
         """Cancel the queries in progress."""
-        for task in self._queries:
-            task.cancel()
-        await asyncio.gather(*self._queries, return_exceptions=True)
+        await self._queries.cancel()
 
     def _add_device(self, person: str, resource: str) -> None:
         if person not in self._devices and len(self._devices) >= _MAX_PEOPLE:
@@ -112,9 +109,7 @@ class PeerFeatures:
         devices[resource] = _UNKNOWN
         if not self._rate_limiter.allow(person):
             return
-        task = asyncio.create_task(self._query_device(person, resource))
-        self._queries.add(task)
-        task.add_done_callback(self._queries.discard)
+        self._queries.start(self._query_device(person, resource))
 
     async def _query_device(self, person: str, resource: str) -> None:
         try:

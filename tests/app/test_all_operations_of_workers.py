@@ -25,8 +25,8 @@ from spade_coreason.domain.jid import bare_jid
 from spade_coreason.doors.webhooks.signatures import sign_standard
 from spade_coreason.exceptions import ApprovalDeniedError, ConfigError, StoreError
 from spade_coreason.operations.access import admit_person
-from spade_coreason.operations.client import call_platform
 from spade_coreason.operations.definition import Actor, Call, CallerKind
+from spade_coreason.operations.rpc.client import call_platform
 from spade_coreason.operations.sessions import OfPerson
 from spade_coreason.operations.table import OPERATIONS
 from spade_coreason.runtime.initiative.people import dump_blocks

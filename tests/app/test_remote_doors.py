@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import pytest
 
-from spade_coreason.app.workers.calls import WorkerCalls
+from spade_coreason.app.workers.calls import CallTargets, WorkerCalls
 from spade_coreason.app.workers.doors import IncomingReply, RemoteDoors
 from spade_coreason.domain.callers import caller_address
 from spade_coreason.doors import Accepted, Caller, DoorEvent, DoorReply, Doors, Reader
@@ -36,7 +36,7 @@ class _Source:
 async def open_doors(url: str) -> AsyncIterator[RemoteDoors]:
     """Run the remote doors of a worker of its own."""
     database: Database = await open_database(url, "off", terms=WorkerTerms("one", LEASE_S))
-    calls = WorkerCalls(CallRepository(database), lambda agent: None)
+    calls = WorkerCalls(CallRepository(database), CallTargets())
     doors = RemoteDoors(database, Leases(database), calls, Doors(), {AGENT: ["openai"]})
     doors.start()
     await doors.mailbox.wait_until_open()

@@ -9,9 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from spade_coreason.operations.client import call_platform
 from spade_coreason.operations.definition import NoArguments
 from spade_coreason.operations.platform import drain_platform
+from spade_coreason.operations.rpc.client import call_platform
 from tests.support.databases import CLOSED, RECEIVED, SQLITE, read_rows
 from tests.support.hosting import PlatformProcess, run_platform
 from tests.support.servers.clients import StockClient

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from spade_coreason.operations.client import call_platform
+from spade_coreason.operations.rpc.client import call_platform
 from spade_coreason.operations.table import OPERATIONS
 from tests.support.databases import SQLITE, execute
 from tests.support.hosting import PlatformProcess, run_platform, write_settings

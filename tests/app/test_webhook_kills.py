@@ -15,7 +15,7 @@ import pytest
 
 from spade_coreason.config.settings import WebSettings
 from spade_coreason.contracts.times import utc_now
-from spade_coreason.operations.client import call_platform
+from spade_coreason.operations.rpc.client import call_platform
 from spade_coreason.operations.table import OPERATIONS
 from spade_coreason.storage import StoredWebhook, WebhookKind
 from tests.support.doors import ask, web_settings

@@ -20,11 +20,11 @@ from spade_coreason.config.loader import load_settings
 from spade_coreason.domain.cards import AgentCard, Capability
 from spade_coreason.domain.quotas import QuotaUsage
 from spade_coreason.exceptions import ServerError, StoreError
-from spade_coreason.operations.client import call_platform
 from spade_coreason.operations.definition import Call, NoArguments, operation
 from spade_coreason.operations.platform import show_status
+from spade_coreason.operations.rpc.client import call_platform
+from spade_coreason.operations.rpc.unix_socket import PLATFORM_SOCKET
 from spade_coreason.operations.status import AgentStatus, PlatformStatus
-from spade_coreason.operations.unix_socket import PLATFORM_SOCKET
 from spade_coreason.storage.backends.lock import lock_directory
 from tests.cli.conftest import Invoke
 from tests.support.errors import ExpectedErrors

@@ -88,15 +88,15 @@ async def test_a_repeated_request_runs_once_and_an_answer_is_fetched_after_a_res
     async with run_behind_doors(url, desk) as running:
         first = await running.agent.ask(WEBSITE, {"query": "wait here"}, request_id=request_id)
         second = await running.agent.ask(WEBSITE, {"query": "wait here"}, request_id=request_id)
-        fetched = await running.agent.fetch(WEBSITE, request_id)
+        fetched = await running.agent.backend.fetch(WEBSITE, request_id)
         assert fetched is not None
-        assert await running.agent.find_state(WEBSITE, request_id) == "running"
+        assert await running.agent.requests.find_state(WEBSITE, request_id) == "running"
         desk.release.set()
         replies = await asyncio.gather(*map(read_all, (first, second, fetched)))
         assert [texts_of(events) for events in replies] == [["done: wait here"]] * 3
         assert len(desk.seen) == 1
     async with run_behind_doors(url, desk) as running:
-        assert await running.agent.find_state(WEBSITE, request_id) == "answered"
+        assert await running.agent.requests.find_state(WEBSITE, request_id) == "answered"
         again = await running.agent.ask(WEBSITE, {"query": "wait here"}, request_id=request_id)
         assert texts_of(await read_all(again)) == ["done: wait here"]
         other = await running.agent.ask(WEBSITE, {"query": "something else"}, request_id=request_id)
@@ -115,7 +115,7 @@ async def test_a_request_that_runs_at_a_stop_is_interrupted_and_answered_later(u
     assert last.data["request_id"] == str(request_id)
     desk.release.set()
     async with run_behind_doors(url, desk) as running:
-        fetched = await running.agent.fetch(WEBSITE, request_id)
+        fetched = await running.agent.backend.fetch(WEBSITE, request_id)
         assert fetched is not None
         assert texts_of(await read_all(fetched)) == ["done: wait a bit"]
 
@@ -125,10 +125,10 @@ async def test_another_caller_gets_nothing_by_an_id_that_it_knows(url: str) -> N
     async with run_behind_doors(url, Desk()) as running:
         await read_all(await running.agent.ask(user, {"query": "hello"}, request_id=request_id, thread="t"))
         for other in (SHOP, WEBSITE, WEBSITE.for_user("ben@example.org"), SHOP.for_user("ada@example.org")):
-            assert await running.agent.fetch(other, request_id) is None
-            assert await running.agent.find_state(other, request_id) is None
-            assert not await running.agent.cancel(other, request_id)
-        assert await running.agent.fetch(user, request_id) is not None
+            assert await running.agent.backend.fetch(other, request_id) is None
+            assert await running.agent.requests.find_state(other, request_id) is None
+            assert not await running.agent.requests.cancel(other, request_id)
+        assert await running.agent.backend.fetch(user, request_id) is not None
 
 
 async def test_a_cancelled_request_ends_its_replies(url: str) -> None:
@@ -136,11 +136,11 @@ async def test_a_cancelled_request_ends_its_replies(url: str) -> None:
     async with run_behind_doors(url, desk) as running:
         reply = await running.agent.ask(WEBSITE, {"query": "wait"}, request_id=request_id)
         await eventually(lambda: len(desk.seen) == 1)
-        assert await running.agent.cancel(WEBSITE, request_id)
+        assert await running.agent.requests.cancel(WEBSITE, request_id)
         assert (await read_all(reply))[-1].type == "request.cancelled"
         await running.runtime.runner.wait_until_idle()
-        assert await running.agent.find_state(WEBSITE, request_id) == "closed"
-        assert not await running.agent.cancel(WEBSITE, request_id)
+        assert await running.agent.requests.find_state(WEBSITE, request_id) == "closed"
+        assert not await running.agent.requests.cancel(WEBSITE, request_id)
 
 
 async def test_a_key_that_is_revoked_is_refused(url: str) -> None:
@@ -157,8 +157,8 @@ async def test_a_question_to_the_caller_is_answered_and_the_request_goes_on(url:
         events = await read_all(await agent.ask(WEBSITE, {"query": "ask me"}, request_id=request_id, thread="t"))
         assert events[-1].type == "request.parked"
         assert "Which colour?" in texts_of(events)[0]
-        assert await agent.find_state(WEBSITE, request_id) == "waiting"
-        later = await agent.fetch(WEBSITE, request_id, waits=True)
+        assert await agent.requests.find_state(WEBSITE, request_id) == "waiting"
+        later = await agent.backend.fetch(WEBSITE, request_id, waits=True)
         assert later is not None
         [question] = await agent.find_questions(WEBSITE, request_id)
         assert question.choices == ("red", "blue")
@@ -170,7 +170,7 @@ async def test_a_question_to_the_caller_is_answered_and_the_request_goes_on(url:
             events = await read_all(reply)
             assert events[-1].type == "request.completed"
             assert texts_of(events)[-1].endswith("painted blue")
-        assert await agent.find_state(WEBSITE, request_id) == "answered"
+        assert await agent.requests.find_state(WEBSITE, request_id) == "answered"
 
 
 @pytest.mark.parametrize("is_repeated", [False, True], ids=["fetched", "repeated"])
@@ -181,7 +181,7 @@ async def test_a_request_is_found_whose_question_is_answered_while_it_is_read(ur
 
         async def find_reply() -> list[DoorEvent]:
             fetched = await agent.ask(WEBSITE, **asked, waits=True) if is_repeated else None
-            reply = fetched or await agent.fetch(WEBSITE, asked["request_id"], waits=True)
+            reply = fetched or await agent.backend.fetch(WEBSITE, asked["request_id"], waits=True)
             assert reply is not None
             return await read_all(reply)
 
@@ -192,7 +192,7 @@ async def test_a_request_is_found_whose_question_is_answered_while_it_is_read(ur
             await busy.enter_async_context(database.backend.reader_slots)
         finding = asyncio.create_task(find_reply())
         await eventually(lambda: bool(database.backend.reader_slots._waiters))
-        state = asyncio.create_task(agent.find_state(WEBSITE, asked["request_id"]))
+        state = asyncio.create_task(agent.requests.find_state(WEBSITE, asked["request_id"]))
         answer = {"text": "red", "person": WEBSITE.address}
         await running.runtime.runner.control.questions.settle(question, QuestionState.ANSWERED, answer, WEBSITE.address)
         await busy.aclose()
@@ -213,7 +213,7 @@ async def test_a_reply_is_found_whose_turn_ends_while_it_is_read(url: str) -> No
         [question] = await agent.repository.questions.find_by_code(asked_here.code)
         for _ in range(database.backend.reader_connections):
             await busy.enter_async_context(database.backend.reader_slots)
-        fetching = asyncio.create_task(agent.fetch(WEBSITE, request_id, waits=True))
+        fetching = asyncio.create_task(agent.backend.fetch(WEBSITE, request_id, waits=True))
         await eventually(lambda: bool(database.backend.reader_slots._waiters))
         answer = {"text": "red", "person": WEBSITE.address}
         await runner.control.questions.settle(question, QuestionState.ANSWERED, answer, WEBSITE.address)
@@ -249,13 +249,13 @@ async def test_a_caller_who_has_lost_access_sees_and_changes_nothing_of_before(u
         await read_all(await agent.ask(WEBSITE, {"query": "ask me"}, request_id=request_id))
         [question] = await agent.find_questions(WEBSITE)
         callers, access.callers = access.callers, {}
-        assert await agent.find_state(WEBSITE, request_id) is None
-        assert await agent.fetch(WEBSITE, request_id) is None
+        assert await agent.requests.find_state(WEBSITE, request_id) is None
+        assert await agent.backend.fetch(WEBSITE, request_id) is None
         assert await agent.find_questions(WEBSITE) == []
         assert (await agent.answer(WEBSITE, question, "blue")).outcome == "unknown"
-        assert not await agent.cancel(WEBSITE, request_id)
+        assert not await agent.requests.cancel(WEBSITE, request_id)
         access.callers = callers
-        assert await agent.find_state(WEBSITE, request_id) == "waiting"
+        assert await agent.requests.find_state(WEBSITE, request_id) == "waiting"
 
 
 async def test_a_fetch_that_is_cancelled_leaves_no_reply_open(url: str) -> None:
@@ -265,7 +265,7 @@ async def test_a_fetch_that_is_cancelled_leaves_no_reply_open(url: str) -> None:
         await read_all(await agent.ask(WEBSITE, {"query": "hello"}, request_id=request_id))
         for _ in range(database.backend.reader_connections):
             await busy.enter_async_context(database.backend.reader_slots)
-        fetching = asyncio.create_task(agent.fetch(WEBSITE, request_id))
+        fetching = asyncio.create_task(agent.backend.fetch(WEBSITE, request_id))
         await eventually(lambda: bool(database.backend.reader_slots._waiters))
         fetching.cancel()
         await asyncio.wait({fetching})
@@ -278,7 +278,7 @@ async def test_who_waits_at_another_address_is_told_if_the_answer_cannot_be_read
     async with run_behind_doors(url, desk) as running:
         agent = running.agent
         await read_all(await agent.ask(WEBSITE, {"query": "paint"}, request_id=request_id))
-        later = await agent.fetch(WEBSITE, request_id, waits=True)
+        later = await agent.backend.fetch(WEBSITE, request_id, waits=True)
         assert later is not None
         [question] = await agent.find_questions(WEBSITE)
         assert (await agent.answer(WEBSITE, question, "blue")).outcome == "taken"

@@ -13,10 +13,10 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from spade_coreason.doors.backend import LocalBackend
 from spade_coreason.doors.caller import Caller
 from spade_coreason.doors.channel import DoorReply
 from spade_coreason.doors.doors import DoorAgent
-from spade_coreason.doors.running_door import LocalDoor
 from spade_coreason.storage import KnownRequest
 from tests.support.all_doors import AllDoors, run_again, run_all_doors
 from tests.support.long_forms import short_and_long_in_release
@@ -42,8 +42,8 @@ async def ask(doors: AllDoors, way: str) -> Shown:
         return await WAYS[way].ask(doors, http, f"twice {way}")
 
 
-class DelayedDoor(LocalDoor):
-    """The door of an agent, which lets another request answer first: between the look at a state and that at the questions."""
+class DelayedBackend(LocalBackend):
+    """An agent that lets another request answer first: between the look at a state and that at the questions."""
 
     def __init__(self, doors: AllDoors, give: Callable[[DoorAgent, Caller], Awaitable[object]]) -> None:
         [self._agent] = [each for each in doors.platform.doors.list_agents("mcp") if each.jid == doors.desk]
@@ -52,7 +52,7 @@ class DelayedDoor(LocalDoor):
         self._give = give
         self._has_looked = False
         self.has_given = False
-        self._agent.door = self
+        self._agent.backend = self
 
     async def is_allowed(self, caller: Caller) -> bool:
         if self._has_looked and not self.has_given:
@@ -60,13 +60,13 @@ class DelayedDoor(LocalDoor):
             await self._give(self._agent, caller)
         return await super().is_allowed(caller)
 
-    async def fetch(self, caller: Caller, request_id: UUID, *, waits: bool) -> DoorReply | None:
+    async def fetch(self, caller: Caller, request_id: UUID, *, waits: bool = False) -> DoorReply | None:
         self._has_looked = True
         return await super().fetch(caller, request_id, waits=waits)
 
-    async def find_request(self, caller: Caller, request_id: UUID) -> KnownRequest | None:
+    async def find(self, caller: Caller, request_id: UUID) -> KnownRequest | None:
         self._has_looked = True
-        return await super().find_request(caller, request_id)
+        return await super().find(caller, request_id)
 
 
 @every_way
@@ -93,9 +93,9 @@ async def test_a_question_that_is_answered_while_a_reply_is_read_is_none_to_anot
         first = await ask(doors, way)
         second = await answer(doors, way, first, "yes")
     async with run_again(doors, tmp_path) as doors:
-        door = DelayedDoor(doors, lambda *_: answer(doors, way, second, "no"))
+        backend = DelayedBackend(doors, lambda *_: answer(doors, way, second, "no"))
         assert "A: yes, B: no" in (await answer(doors, way, first, "yes")).text
-        assert door.has_given
+        assert backend.has_given
 
 
 async def test_a_call_whose_question_is_answered_meanwhile_shows_the_next_one(prosody: XmppServer, tmp_path: Path) -> None:
@@ -105,10 +105,10 @@ async def test_a_call_whose_question_is_answered_meanwhile_shows_the_next_one(pr
 
     async with run_all_doors(prosody, tmp_path) as doors, doors.http("website") as http:
         arguments = {"request_id": (await ask(doors, "tool arguments")).state["request_id"]}
-        door = DelayedDoor(doors, give)
+        backend = DelayedBackend(doors, give)
         reply = await doors.mcp(http, "tools/call", {"name": f"{doors.name()}_chat", "arguments": arguments})
         assert "Delete B?" in reply.text
-        assert door.has_given
+        assert backend.has_given
 
 
 @every_way

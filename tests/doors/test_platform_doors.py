@@ -16,7 +16,7 @@ from spade_coreason import Platform, load_settings
 from spade_coreason.config.runfile import read_run_file
 from spade_coreason.doors.mcp.tools import make_tools
 from spade_coreason.exceptions import ServerError
-from spade_coreason.operations.client import call_platform
+from spade_coreason.operations.rpc.client import call_platform
 from spade_coreason.operations.table import OPERATIONS
 from spade_coreason.xmpp.servers.process import find_free_ports
 from tests.support.a2a_server import run_a2a_server

@@ -23,8 +23,8 @@ from spade_coreason import AgentDefinition, AgentInteractionMemory, AgentRequest
 from spade_coreason.app.stored_host import StoredHost, open_stored_host
 from spade_coreason.config import load_settings
 from spade_coreason.exceptions import ConfigError, ServerError
-from spade_coreason.operations.client import call_platform
 from spade_coreason.operations.definition import PLATFORM_TRAIL, CallerKind
+from spade_coreason.operations.rpc.client import call_platform
 from spade_coreason.operations.table import OPERATIONS
 from spade_coreason.storage import (
     KeyRepository,

@@ -32,7 +32,7 @@ from spade_coreason.contracts.times import utc_now
 from spade_coreason.domain.texts.approval_mark import MARK
 from spade_coreason.doors.webhooks.signatures import sign_standard
 from spade_coreason.exceptions import ApprovalError
-from spade_coreason.operations.client import call_platform
+from spade_coreason.operations.rpc.client import call_platform
 from spade_coreason.operations.table import OPERATIONS
 from spade_coreason.storage import decode_webhook_secret
 from spade_coreason.xmpp.servers.process import find_free_ports

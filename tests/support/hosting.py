@@ -33,7 +33,7 @@ from spade_coreason.domain.jid import bare_jid
 from spade_coreason.domain.rooms import RoomConfig
 from spade_coreason.exceptions import CoReasonError
 from spade_coreason.memory.interaction.store import AgentInteractionMemory
-from spade_coreason.operations.client import call_platform
+from spade_coreason.operations.rpc.client import call_platform
 from spade_coreason.operations.table import OPERATIONS
 from spade_coreason.runtime import PeerOptions, UploadWarnings
 from spade_coreason.runtime.assembly import AgentParts, AgentRuntime

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import ChainMap
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -100,7 +101,7 @@ async def serve_bodies(url: str, agent: Any, **web: Any) -> AsyncIterator[BodyDo
     async with run_behind_doors(url, agent) as running:
         ring = WebhookRing(running.runtime.parts.repository.database)
         access = running.runtime.gateway.access_requests.access
-        access.callers = ring.callers_of(AGENT, {caller_address(CALLERS[KEY].name): ""})
+        access.callers = ChainMap({caller_address(CALLERS[KEY].name): ""}, ring.callers_of(AGENT))  # type: ignore[arg-type]  # none is changed
         webhook = ring.repository.make(
             "ci", AGENT, "standard", None, make_webhook_secret("standard"), created_by="user x", now=utc_now()
         )

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from spade_coreason.app.stored_host import open_stored_host
 from spade_coreason.config import Settings, is_platform_running
-from spade_coreason.operations.client import call_platform
 from spade_coreason.operations.definition import Call, NoArguments, operation
-from spade_coreason.operations.endpoint import serve_operations
 from spade_coreason.operations.platform import show_status
+from spade_coreason.operations.rpc.client import call_platform
+from spade_coreason.operations.rpc.endpoint import serve_operations
 from spade_coreason.operations.status import PlatformStatus
 from spade_coreason.storage.backends.lock import lock_directory
 

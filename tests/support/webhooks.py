@@ -125,7 +125,7 @@ async def serve_webhooks(
         served = WebhookServer(settings, ring, running)
         await ring.load()
         access_requests = running.runtime.gateway.access_requests
-        access_requests.access.callers = ring.callers_of(AGENT, {})
+        access_requests.access.callers = ring.callers_of(AGENT)
         ring.on_lost[AGENT] = access_requests.access_lost.emit
         routes = make_webhook_routes(running.doors, ring, settings.public_url)
         async with run_server(settings, lambda secret: None, routes):

@@ -155,7 +155,7 @@ def _add_requests(families: _Families, jid: str, host: HostedAgent) -> None:
     redeliveries: dict[str, int] = dict.fromkeys(m.REDELIVERY_KINDS, 0) | dict(metrics.redeliveries)
     redeliveries["resent"] += host.connection.send_queue.resent_count
     families.add_all(m.REDELIVERIES, jid, redeliveries)
-    families.add_all(m.DROPPED, jid, Counter(dropped) + Counter(host.rooms.dropped))
+    families.add_all(m.DROPPED, jid, Counter(dropped) + Counter(host.room_messages.dropped))
     families.add_all(m.REJECTED, jid, dict(host.connection.rejected))
     families.add(m.ROOM_REFUSALS, sum(dict(host.rooms.refused).values()), jid)
     families.add(m.TOKENS, host.runtime.parts.usage.tokens_since_start, jid)

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import json
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, partial
 from operator import attrgetter
-from typing import Any, NamedTuple, Protocol, cast, get_args, get_origin, get_type_hints
+from typing import Any, NamedTuple, Protocol, cast, get_type_hints
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ValidationError
 
+from ...concurrency import Tasks
 from ...contracts import QuestionState
 from ...domain.quotas import QuotaUsage
-from ...doors import RunningDoor
+from ...doors import ServedBackend
 from ...exceptions import CoReasonError, StoreError
-from ...operations.definition import dump_error, load_error
 from ...operations.host import RunningAgent, find_log_level, set_log_level
+from ...operations.rpc.form import FLAG, Method, OtherFormError, dump_error
 from ...operations.status import AgentStatus, RunningTurn, WebStatus
 from ...storage import (
     OTHER_WORKER,
@@ -33,7 +33,6 @@ from ...storage import (
     StoredQuestion,
     WorkerCall,
 )
-from ..background_tasks import BackgroundTasks
 
 log = logging.getLogger(__name__)
 
@@ -45,11 +44,11 @@ _MOVE_S = 0.2
 """The most times that a caller asks again, and the time in between, while an agent goes from one worker to another."""
 TAKEOVER_S = 10.0
 """The time for which a caller at a door waits for the next worker of its agent."""
+_MOVED = '{"moved":true}'
+"""The answer of a worker that does not serve the agent, or not yet."""
 WORKER = "a worker"
 """A worker itself in an error, in place of the JID of an agent."""
-_FLAG = "should_go_on"
-"""The argument that is a function: a call with it may be ended early."""
-_UNDONE_BY = {"erasure.refuse_person": "erasure.admit_person", "hold_turns": "release_turns"}
+_UNDONE_BY = {"agent.erasure.refuse_person": "agent.erasure.admit_person", "agent.hold_turns": "agent.release_turns"}
 """The methods whose effect lasts until another one is called: it is, once the caller has ended without that."""
 _TYPES = {
     kind.__name__: kind
@@ -67,7 +66,6 @@ _TYPES = {
     )
 }
 """The types in the signatures of `RunningAgent`, whose module imports them for type checkers only."""
-_JSON = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
 
 
 class WorkerState(NamedTuple):
@@ -108,31 +106,31 @@ class ThisWorker(NamedTuple):
         set_log_level(level)
 
 
-class _Method(NamedTuple):
-    """A method that can be called from afar: how its arguments and its result are written as JSON."""
+class CallTargets(NamedTuple):
+    """What other workers may ask of this one: a function for each kind, which returns None for what is not here.
 
-    names: tuple[str, ...]
-    arguments: TypeAdapter[Any]
-    result: TypeAdapter[Any]
-    has_flag: bool
+    A call names the kind before its method, such as `agent.find_pause`. A function gets the bare JID of an agent, that of
+    workers "".
+    """
 
-    @classmethod
-    def of(cls, function: Callable[..., Any]) -> _Method:
-        hints = get_type_hints(function, localns=_TYPES)
-        result = hints.pop("return")
-        if isinstance(origin := get_origin(result), type) and issubclass(origin, Awaitable):
-            result = get_args(result)[0]
-        has_flag = hints.pop(_FLAG, None) is not None
-        arguments: Any = tuple[tuple(hints.values())] if hints else tuple[()]  # type: ignore[misc]  # built at run time
-        # A tuple takes the configuration, which a class of its own would not.
-        return cls(tuple(hints), TypeAdapter(arguments, config=_JSON), TypeAdapter(tuple[result], config=_JSON), has_flag)  # type: ignore[valid-type]  # built at run time
+    agent: Callable[[str], RunningAgent | None] = lambda agent: None
+    worker: Callable[[str], RunningWorker | None] = lambda agent: None
+    backend: Callable[[str], ServedBackend | None] = lambda agent: None
+
+
+class Kinds(Protocol):
+    """The kinds of targets."""
+
+    agent: RunningAgent
+    worker: RunningWorker
+    backend: ServedBackend
 
 
 @cache
-def _methods(protocol: type) -> Mapping[str, _Method]:
+def _methods(protocol: type) -> Mapping[str, Method]:
     """Return the methods of a protocol by their names; those of its parts are named `part.method`."""
     functions = inspect.getmembers(protocol, inspect.isfunction)
-    own = {name: _Method.of(function) for name, function in functions if not name.startswith("_")}
+    own = {name: Method.of(function, _TYPES) for name, function in functions if not name.startswith("_")}
     parts = get_type_hints(protocol).items()
     return own | {f"{part}.{name}": method for part, kind in parts for name, method in _methods(kind).items()}
 
@@ -144,31 +142,22 @@ class _MovedError(Exception):
 class WorkerCalls:
     """The calls that this worker makes and answers.
 
-    `find_target` returns what is asked: the agent with a bare JID, or for "" the worker itself; None if it is not here.
-    `find_door` returns the door of an agent. Every `check_s` seconds a caller looks for its answer without being told, and for
-    a worker that has ended.
+    Every `check_s` seconds a caller looks for its answer without being told, and for a worker that has ended.
     """
 
-    def __init__(
-        self,
-        calls: CallRepository,
-        find_target: Callable[[str], RunningAgent | RunningWorker | None],
-        find_door: Callable[[str], RunningDoor | None] = lambda agent: None,
-        check_s: float = _CHECK_S,
-    ) -> None:
+    def __init__(self, calls: CallRepository, targets: CallTargets, check_s: float = _CHECK_S) -> None:
         self._calls = calls
         self._check_s = check_s
-        self._find_target = find_target
-        self._find_door = find_door
+        self._targets = targets
         self._wake = asyncio.Event()
         self._waiting: dict[int, asyncio.Future[str | None]] = {}
         """The calls of this worker that are stored and have no answer yet. None is that of a worker that has ended."""
         self._serving: dict[int, asyncio.Task[None]] = {}
         self._stopped: set[int] = set()
         """The calls to this worker that run, and those of them that are to end early."""
-        self._lasting: dict[tuple[int, str, str, str], RunningAgent | RunningWorker | RunningDoor] = {}
+        self._lasting: dict[tuple[int, str, str, str], object] = {}
         """The calls that undo what lasts, for a caller that ends: caller, agent, method, arguments; and their target."""
-        self._undoing = BackgroundTasks()
+        self._undoing = Tasks()
         self._task = asyncio.create_task(self._run(), name="worker-calls")
 
     def wake(self) -> None:
@@ -186,19 +175,19 @@ class WorkerCalls:
 
     def agent(self, agent: str) -> RunningAgent:
         """Return an agent (a bare JID) that another worker serves. If it changes its worker, the new one is asked."""
-        return cast(RunningAgent, _Remote(agent, _methods(RunningAgent), partial(self._ask_agent, agent, [])))
+        return cast(RunningAgent, _Remote(agent, _methods(Kinds), partial(self._ask_agent, agent, []), "agent."))
 
-    def door(self, agent: str) -> RunningDoor:
-        """Return the door of an agent (a bare JID) that another worker serves.
+    def backend(self, agent: str) -> ServedBackend:
+        """Return the backend of an agent (a bare JID) that another worker serves, for doors.
 
         If it changes its worker, the new one is asked. ConnectionError if there is none for some seconds. A method may have
         been called at a worker that has ended since.
         """
-        return cast(RunningDoor, _Remote(agent, _methods(RunningDoor), partial(self._ask_door, agent)))
+        return cast(ServedBackend, _Remote(agent, _methods(Kinds), partial(self._ask_backend, agent), "backend."))
 
     def worker(self, worker: int) -> RunningWorker:
         """Return another worker."""
-        return cast(RunningWorker, _Remote(WORKER, _methods(RunningWorker), partial(self._ask_worker, worker)))
+        return cast(RunningWorker, _Remote(WORKER, _methods(Kinds), partial(self._ask_worker, worker), "worker."))
 
     async def _ask_agent(
         self, agent: str, bound: list[int], method: str, arguments: str, should_go_on: Callable[[], bool] | None
@@ -216,7 +205,7 @@ class WorkerCalls:
             f"{agent}: no worker serves it at the moment; run the same again once `spade-coreason status` shows it online"
         )
 
-    async def _ask_door(self, agent: str, method: str, arguments: str, should_go_on: Callable[[], bool] | None) -> str:
+    async def _ask_backend(self, agent: str, method: str, arguments: str, should_go_on: Callable[[], bool] | None) -> str:
         deadline = asyncio.get_running_loop().time() + TAKEOVER_S
         while True:
             with suppress(_MovedError, WorkerEndedError):
@@ -240,10 +229,7 @@ class WorkerCalls:
         arguments: str,
         should_go_on: Callable[[], bool] | None,
     ) -> tuple[int, str]:
-        """Call a method. Return the worker that was asked, and the JSON of the result.
-
-        Raise the error of the method, or _MovedError if none of it was done.
-        """
+        """Call a method. Return the worker that was asked, and its answer. Raise _MovedError if nothing was done."""
         call = self._calls.row_ids.next()
         is_stored, is_stopped = True, False
         try:
@@ -270,14 +256,9 @@ class WorkerCalls:
             raise WorkerEndedError(
                 f"{what}: the worker that was asked has ended before it answered; run the same again, which does what is left"
             )
-        match json.loads(answer):
-            case {"error": {"type": str(), "place": str(), "text": str(text)} as error}:
-                raise ValueError(text) if error["type"] == ValueError.__name__ else load_error(error)
-            case {"moved": True}:
-                raise _MovedError
-            case {"result": str(result)}:
-                return worker, result
-        raise OtherVersionError(what, method)
+        if answer == _MOVED:
+            raise _MovedError
+        return worker, answer
 
     # The side of the worker that is asked
 
@@ -323,16 +304,16 @@ class WorkerCalls:
         for key in [key for key in self._lasting if key[0] in callers - alive]:
             self._undoing.start(self._undo(*key[1:], self._lasting.pop(key)))
 
-    async def _undo(self, agent: str, method: str, arguments: str, target: RunningAgent | RunningWorker | RunningDoor) -> None:
+    async def _undo(self, agent: str, method: str, arguments: str, target: object) -> None:
         try:
-            undoing = _methods(RunningAgent)[method]
+            undoing = _methods(Kinds)[method]
             await _call(undoing, target, method, undoing.arguments.validate_json(arguments), None)
         except Exception:
             log.exception("%s: %s failed after the end of the worker that had asked", agent, method)
 
     async def _serve(self, call: WorkerCall) -> None:
         try:
-            answer = json.dumps(await self._answer(call))
+            answer = await self._answer(call)
             while True:  # without its answer, the call would be made again
                 try:
                     await self._calls.answer(call, answer)
@@ -344,18 +325,13 @@ class WorkerCalls:
             del self._serving[call.id]
             self._stopped.discard(call.id)
 
-    async def _answer(self, call: WorkerCall) -> dict[str, Any]:
-        methods = _methods(RunningAgent if call.agent else RunningWorker)
-        target: RunningAgent | RunningWorker | RunningDoor | None
-        if is_door := call.method in _methods(RunningDoor):
-            methods, target = _methods(RunningDoor), self._find_door(call.agent)
-        else:
-            target = self._find_target(call.agent)
-        if target is None:
-            return {"moved": True}
+    async def _answer(self, call: WorkerCall) -> str:
         try:
-            if (method := methods.get(call.method)) is None:
+            if (method := _methods(Kinds).get(call.method)) is None:
                 raise OtherVersionError(call.agent or WORKER, call.method)
+            kind = call.method.partition(".")[0]
+            if (target := getattr(self._targets, kind)(call.agent)) is None:
+                return _MOVED
             try:
                 arguments = method.arguments.validate_json(call.arguments)
             except ValidationError:
@@ -363,18 +339,18 @@ class WorkerCalls:
             try:
                 result = await _call(method, target, call.method, arguments, lambda: call.id not in self._stopped)
             except ValueError as error:
-                return {"error": {"type": ValueError.__name__, "place": "", "text": str(error)}}
+                return dump_error(error).decode()
             self._note_lasting(call, target, result)
-            return {"result": method.result.dump_json((result,)).decode()}
+            return method.answer.dump(result).decode()
         except CoReasonError as error:
-            return {"error": dump_error(error)}
+            return dump_error(error).decode()
         except Exception as error:
-            if is_door and isinstance(error, ConnectionError):  # the agent is about to start or to stop
-                return {"moved": True}
+            if kind == "backend" and isinstance(error, ConnectionError):  # the agent is about to start or to stop
+                return _MOVED
             log.exception("%s: the call %s of another worker failed", call.agent, call.method)
-            return {"error": dump_error(CoReasonError("the worker failed to do this; its log has the reason"))}
+            return dump_error(CoReasonError("the worker failed to do this; its log has the reason")).decode()
 
-    def _note_lasting(self, call: WorkerCall, target: RunningAgent | RunningWorker | RunningDoor, result: object) -> None:
+    def _note_lasting(self, call: WorkerCall, target: object, result: object) -> None:
         if (undoing := _UNDONE_BY.get(call.method)) is not None and result is not False:
             self._lasting[call.caller, call.agent, undoing, call.arguments] = target
         self._lasting.pop((call.caller, call.agent, call.method, call.arguments), None)
@@ -395,9 +371,9 @@ class OtherVersionError(StoreError):
 
 
 class _Remote:
-    """Something in another worker: each method is a call. `part` is the prefix of the methods of a part, such as "erasure."."""
+    """Something in another worker: each method is a call. `part` is the prefix of its methods, such as "agent.erasure."."""
 
-    def __init__(self, what: str, methods: Mapping[str, _Method], ask: Callable[..., Awaitable[str]], part: str = "") -> None:
+    def __init__(self, what: str, methods: Mapping[str, Method], ask: Callable[..., Awaitable[str]], part: str) -> None:
         self._what = what
         self._methods = methods
         self._ask = ask
@@ -411,7 +387,7 @@ class _Remote:
             raise AttributeError(name)
 
         def begin(*values: Any, **further: Any) -> asyncio.Task[Any]:
-            should_go_on = further.pop(_FLAG, None)
+            should_go_on = further.pop(FLAG, None)
             if method.has_flag and should_go_on is None:
                 *values, should_go_on = values  # type: ignore[assignment]  # it is the last one
             values = (*values, *(further[name] for name in method.names if name in further))
@@ -421,16 +397,17 @@ class _Remote:
 
         return begin
 
-    async def _perform(self, name: str, method: _Method, values: tuple[Any, ...], should_go_on: Any) -> Any:
+    async def _perform(self, name: str, method: Method, values: tuple[Any, ...], should_go_on: Any) -> Any:
         arguments = method.arguments.dump_json(values).decode()
-        result = await self._ask(name, arguments, should_go_on)
+        answer = await self._ask(name, arguments, should_go_on)
         try:
-            return method.result.validate_json(result)[0]
-        except ValidationError:
+            return method.answer.load(answer)["result"]
+        except OtherFormError:
             raise OtherVersionError(self._what, name) from None
 
 
 async def _call(
-    method: _Method, target: object, name: str, arguments: Sequence[Any], should_go_on: Callable[[], bool] | None
+    method: Method, target: object, name: str, arguments: Sequence[Any], should_go_on: Callable[[], bool] | None
 ) -> Any:
-    return await attrgetter(name)(target)(*arguments, *([should_go_on] if method.has_flag else []))
+    path = name.partition(".")[2]
+    return await attrgetter(path)(target)(*arguments, *([should_go_on] if method.has_flag else []))

@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from typing import TypeVar, cast
+from typing import TypeVar
 
-from ...doors import RunningDoor
 from ...exceptions import StoreError
 from ...operations.host import RunningAgent
 from ...operations.status import AgentStatus, PlatformStatus, TakeoverStatus, WorkerStatus
 from ...storage import CallRepository, Leases, Worker, find_last_takeover, from_micros
-from .calls import OtherVersionError, RunningWorker, WorkerCalls, WorkerEndedError, WorkerState
+from .calls import CallTargets, OtherVersionError, RunningWorker, WorkerCalls, WorkerEndedError, WorkerState
 
 T = TypeVar("T")
 
@@ -26,23 +25,14 @@ _SILENT = "does not answer"
 
 
 class Colleagues:
-    """The other workers of a database, as the worker of `leases` and `calls` sees them.
+    """The other workers of a database, as the worker of `leases` and `calls` sees them. They ask for `targets` here."""
 
-    `find_target` and `find_door` return what the others ask (see `WorkerCalls`).
-    """
-
-    def __init__(
-        self,
-        leases: Leases,
-        calls: CallRepository,
-        find_target: Callable[[str], RunningAgent | RunningWorker | None],
-        find_door: Callable[[str], RunningDoor | None] = lambda agent: None,
-    ) -> None:
+    def __init__(self, leases: Leases, calls: CallRepository, targets: CallTargets) -> None:
         self.leases = leases
         self.worker = leases.worker
         self._calls = calls
-        self._find_target = find_target
-        self.calls = WorkerCalls(calls, find_target, find_door)
+        self._targets = targets
+        self.calls = WorkerCalls(calls, targets)
 
     async def find_agent(self, agent: str, *, changes: bool) -> RunningAgent | None:
         """Return an agent (a bare JID) that another worker serves; None if no worker can.
@@ -58,8 +48,8 @@ class Colleagues:
             if owner is not None and owner.id == self.worker and changes:
                 if agent in owner.snapshot.get(ABSENT, ()):
                     return None
-                if (found := self._find_target(agent)) is not None:
-                    return cast(RunningAgent, found)
+                if (found := self._targets.agent(agent)) is not None:
+                    return found
             elif owner is not None and not (owner.is_expired and changes):
                 return self.choose(agent, owner)
             if not changes:

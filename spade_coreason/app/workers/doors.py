@@ -26,9 +26,9 @@ from ...doors import (
     DoorEvent,
     DoorReply,
     Doors,
-    LocalDoor,
+    LocalBackend,
     Reader,
-    RunningDoor,
+    ServedBackend,
 )
 from ...exceptions import StoreError
 from ...storage import MAX_MESSAGE_BYTES, AgentRepository, Commit, Database, Leases, LeaseState, WorkerMailbox
@@ -106,7 +106,7 @@ class IncomingReply:
 
 
 class RemoteDoors:
-    """The doors of agents that other workers serve, and the replies of agents here that are read in other workers.
+    """The agents behind doors that other workers serve, and the replies of agents here that are read in other workers.
 
     `configured` are the agents (bare JIDs) with the doors that they list. Without any there is nothing to do, and no mailbox.
     """
@@ -203,7 +203,7 @@ class RemoteDoors:
             return
         for agent, (version, text) in (await self._leases.load_manifests(changed)).items():
             self._versions[agent] = version
-            if not self._doors.is_local(agent):
+            if self._doors.find_local(agent) is None:
                 self._show(agent, text)
 
     def _show(self, agent: str, text: str) -> None:
@@ -213,11 +213,7 @@ class RemoteDoors:
             log.warning("%s: its manifest was stored by another version; this worker shows an older one", agent)
             return
         self._manifests[agent] = text
-        self._doors.add_door(agent, self.door(agent), manifest, self._configured[agent])
-
-    def door(self, agent: str) -> RemoteDoor:
-        """Return the door of an agent that another worker serves."""
-        return RemoteDoor(self, agent)
+        self._doors.add_backend(agent, RemoteBackend(self, agent), manifest, self._configured[agent])
 
     # The side of the worker that reads
 
@@ -263,10 +259,10 @@ class RemoteDoors:
 
     # The side of the worker that serves the agent
 
-    def find_running(self, agent: str) -> RunningDoor | None:
-        """Return the door of an agent that runs here, as other workers ask it."""
-        door = self._doors.find_local(agent)
-        return None if door is None else _ServedDoor(self, door)
+    def find_running(self, agent: str) -> ServedBackend | None:
+        """Return the backend of an agent that runs here, as other workers ask it."""
+        backend = self._doors.find_local(agent)
+        return ServedBackend(backend, _Replies(self, backend)) if backend is not None and backend.is_running else None
 
     def deliver(self, reader: Reader, reply: DoorReply) -> None:
         """Send the events of a reply to its reader, until its end."""
@@ -291,18 +287,16 @@ class RemoteDoors:
             reply.close()
 
 
-class RemoteDoor:
-    """The door of an agent (a bare JID) that another worker serves (`AgentDoor`). It waits while the agent has none."""
+class RemoteBackend:
+    """An agent (a bare JID) that another worker serves (`AgentBackend`). What asks it waits while no worker does."""
 
     is_open = True
 
     def __init__(self, doors: RemoteDoors, agent: str) -> None:
         self._remote = doors
         self._agent = agent
-        self._door = door = doors.calls.door(agent)
-        self.is_allowed, self.find_state, self.cancel = door.is_allowed, door.find_state, door.cancel
-        self.find_request, self.list_open = door.find_request, door.list_open
-        self.list_commands = door.list_commands
+        served = doors.calls.backend(agent)
+        self.requests, self._replies = served.requests, served.replies
 
     async def is_paused(self) -> bool:
         return (await AgentRepository(self._remote.database, self._agent).load_agent()).is_paused
@@ -310,11 +304,10 @@ class RemoteDoor:
     async def ask(
         self, caller: Caller, request: AgentRequest, thread: str | None, metadata: Mapping[str, Any], *, waits: bool
     ) -> DoorReply:
-        """Put a request in, and return its reply. The request is stored then, unless it is refused."""
         incoming, reader = await self._remote.expect(self._agent, caller, request.request_id, waits=waits)
         reply = incoming.reply
         try:
-            accepted = await self._door.ask_door(reader, caller, request, thread, dict(metadata), waits, TRACEPARENT.get())
+            accepted = await self._replies.ask(reader, caller, request, thread, dict(metadata), waits, TRACEPARENT.get())
         except StoreError as error:
             reply.stored = Commit.failed(error)
             reply.put(NOT_STORED)
@@ -326,11 +319,11 @@ class RemoteDoor:
             incoming.accept(accepted)
         return reply
 
-    async def fetch(self, caller: Caller, request_id: UUID, *, waits: bool) -> DoorReply | None:
+    async def fetch(self, caller: Caller, request_id: UUID, *, waits: bool = False) -> DoorReply | None:
         incoming, reader = await self._remote.expect(self._agent, caller, request_id, waits=waits)
         accepted = None
         try:
-            accepted = await self._door.fetch_at_door(reader, caller, request_id, waits)
+            accepted = await self._replies.fetch(reader, caller, request_id, waits)
         finally:
             if accepted is None:
                 incoming.reply.close()
@@ -340,17 +333,14 @@ class RemoteDoor:
         return incoming.reply
 
 
-class _ServedDoor:
-    """The door of an agent that runs here, as other workers ask it (`RunningDoor`)."""
+class _Replies:
+    """The replies of an agent that runs here, as other workers ask for them (`ServedReplies`)."""
 
-    def __init__(self, doors: RemoteDoors, door: LocalDoor) -> None:
+    def __init__(self, doors: RemoteDoors, backend: LocalBackend) -> None:
         self._doors = doors
-        self._door = door
-        self.is_allowed, self.find_state, self.cancel = door.is_allowed, door.find_state, door.cancel
-        self.find_request, self.list_open = door.find_request, door.list_open
-        self.list_commands = door.list_commands
+        self._backend = backend
 
-    async def ask_door(
+    async def ask(
         self,
         reader: Reader,
         caller: Caller,
@@ -361,7 +351,7 @@ class _ServedDoor:
         traceparent: str,
     ) -> Accepted:
         TRACEPARENT.set(traceparent)  # of this task alone: each call has one
-        reply = await self._door.ask(caller, request, thread, metadata, waits=waits)
+        reply = await self._backend.ask(caller, request, thread, metadata, waits=waits)
         try:
             is_new = None if reply.stored is None else await reply.stored
         except BaseException:
@@ -369,8 +359,8 @@ class _ServedDoor:
             raise
         return self._deliver(reader, reply, is_new)
 
-    async def fetch_at_door(self, reader: Reader, caller: Caller, request_id: UUID, waits: bool) -> Accepted | None:
-        reply = await self._door.fetch(caller, request_id, waits=waits)
+    async def fetch(self, reader: Reader, caller: Caller, request_id: UUID, waits: bool) -> Accepted | None:
+        reply = await self._backend.fetch(caller, request_id, waits=waits)
         return None if reply is None else self._deliver(reader, reply, is_new=False)
 
     def _deliver(self, reader: Reader, reply: DoorReply, is_new: bool | None) -> Accepted:

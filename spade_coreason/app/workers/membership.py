@@ -11,18 +11,17 @@ from contextlib import AsyncExitStack
 
 from ...config import Settings
 from ...domain.jid import bare_jid, jid_domain
-from ...doors import RunningDoor
 from ...exceptions import ConfigError, LeaseLostError, StoreError
 from ...operations.host import RunningAgent
 from ...storage import ALL_DOORS, CallRepository, LeaseHandlers, LeaseRenewal, Leases, LeaseState, WorkerTerms, load_crashed
 from ...xmpp import open_stream
 from ..agent_builder import AgentBuilder
 from ..hosted_agents import HostedAgents
-from .calls import RunningWorker, ThisWorker, WorkerState
+from .calls import CallTargets, ThisWorker, WorkerState
 from .canary import Canary
 from .colleagues import ABSENT, Colleagues
 from .directory import SharedDirectory
-from .doors import RemoteDoors
+from .doors import RemoteBackend, RemoteDoors
 from .shares import group_agents, must_look
 from .workforce import Workforce
 
@@ -50,10 +49,11 @@ class Membership:
         self._settings = settings
         self._hosted = hosted
         self._builder = builder
-        self._report = report
         self._database = database = builder.database
         jids = [bare_jid(agent.jid) for agent in settings.agents]
-        self.colleagues = Colleagues(leases, CallRepository(database), self._find_target, self._find_door)
+        this = ThisWorker(report)
+        targets = CallTargets(self._find_agent, lambda _: this, lambda agent: self.remote_doors.find_running(agent))
+        self.colleagues = Colleagues(leases, CallRepository(database), targets)
         self._unable: set[str] = set()
         self._shared_directory: SharedDirectory | None = None
         if len(jids) > 1:
@@ -116,16 +116,9 @@ class Membership:
             await asyncio.sleep(_RETRY_S)
             self._on_called(ALL_DOORS)
 
-    def _find_target(self, agent: str) -> RunningAgent | RunningWorker | None:
-        """Return what another worker asks: an agent that this one serves, or for "" itself."""
-        if not agent:
-            return ThisWorker(self._report)
+    def _find_agent(self, agent: str) -> RunningAgent | None:
         host = self._hosted.hosts.get(agent)
         return None if host is None else host.runtime.runner.control
-
-    def _find_door(self, agent: str) -> RunningDoor | None:
-        """Return the door of an agent that this worker serves."""
-        return self.remote_doors.find_running(agent)
 
     def _on_lapsed(self) -> None:
         log.error("the lease could not be renewed in time; all agents are disconnected until the database answers")
@@ -156,7 +149,7 @@ class Membership:
     def is_busy(self, agent: str) -> bool:
         """Return True while a turn of an agent runs or waits."""
         host = self._hosted.hosts.get(agent)
-        return host is not None and host.count_turns() > 0
+        return host is not None and host.runtime.runner.turns_in_flight > 0
 
     def list_unable(self) -> Collection[str]:
         """Return the agents that cannot be made here, or whose accounts were refused here."""
@@ -187,7 +180,8 @@ class Membership:
 
     async def give_back(self, agent: str, *, reaches_server: bool = True) -> Sequence[int]:
         """Serve an agent no more, once its running turns have ended. Return the rows of the requests that were cut off."""
-        self._hosted.doors.remove(agent, self.remote_doors.door(agent))  # what is asked from now on waits for the next worker
+        # What is asked from now on waits for the next worker.
+        self._hosted.doors.remove(agent, RemoteBackend(self.remote_doors, agent))
         start = self._hosted.starts.pop(agent)
         start.cancel()
         await asyncio.gather(start, return_exceptions=True)

@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from ...concurrency import Tasks
 from ...domain.environment.private_files import replace_file
 from ...exceptions import StoreError
 from ...storage import Leases, LeaseState, RunningRequests
@@ -99,7 +100,7 @@ class Workforce:
         self._serving = serving
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._releases: set[asyncio.Task[None]] = set()
+        self._releases = Tasks()
         self._leaving_agents: set[str] = set()
         """The agents that are being given back."""
         self._due_takeovers: set[str] = set()
@@ -151,7 +152,7 @@ class Workforce:
             await self.leases.set(is_leaving=True)
             leases = (await self.leases.read()).leases.values()
             not_begun += [each.agent for each in leases if each.worker == self.leases.worker and each.agent not in known]
-        await asyncio.gather(*self._releases)
+        await self._releases.wait()
         await self._release([*self._serving.list_agents(), *not_begun], _STOPPED)
 
     async def hand_over(self, agents: Sequence[str]) -> bool:
@@ -287,9 +288,7 @@ class Workforce:
         if not agents:
             return
         self._leaving_agents.update(agents)
-        task = asyncio.create_task(self._release(agents, reason, reaches_server=reaches_server))
-        self._releases.add(task)
-        task.add_done_callback(self._releases.discard)
+        self._releases.start(self._release(agents, reason, reaches_server=reaches_server))
 
     async def _release(self, agents: Sequence[str], reason: str, *, reaches_server: bool = True) -> None:
         slots = asyncio.Semaphore(_RELEASES if reaches_server else len(agents))

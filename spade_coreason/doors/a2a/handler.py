@@ -151,7 +151,7 @@ class AgentHandler(RequestHandler):
                 await self._agent.repository.doors.delete_files(caller.address, task_id)
         else:
             await reply.stored
-            if await self._agent.is_paused() and live.progress.status.state == a2a_pb2.TASK_STATE_SUBMITTED:
+            if await self._agent.backend.is_paused() and live.progress.status.state == a2a_pb2.TASK_STATE_SUBMITTED:
                 live.pause()
         return live
 
@@ -253,7 +253,7 @@ class AgentHandler(RequestHandler):
             found = await self._find(caller, params.id)
             if isinstance(found, a2a_pb2.Task):
                 raise TaskNotCancelableError("the task is over")
-            if not await self._agent.cancel(caller, found.request_id):
+            if not await self._agent.requests.cancel(caller, found.request_id):
                 raise TaskNotCancelableError("the task is about to end")
             found.cancel()
         return found.progress.snapshot()

@@ -10,6 +10,7 @@ from uuid import UUID
 
 from a2a.types import a2a_pb2
 
+from ...concurrency import Tasks
 from ...domain.texts.error_chain import describe_error_chain
 from ..caller import Caller
 from ..channel import DoorEvent, DoorReply
@@ -106,7 +107,7 @@ class LiveTask:
     async def check(self) -> None:
         """Look if an adopted task waits for an answer again: only the first reader of a reply is told."""
         is_running = not (self.is_over or self.progress.is_settled or self.progress.waits_for_others)
-        if self._is_adopted and is_running and await self._agent.find_state(self.caller, self.request_id) == "waiting":
+        if self._is_adopted and is_running and await self._agent.requests.find_state(self.caller, self.request_id) == "waiting":
             await self._park()
 
     def go_on(self, message: a2a_pb2.Message) -> None:
@@ -146,7 +147,7 @@ class LiveTask:
 
     async def adopt(self) -> None:
         """Read the reply of a request that an earlier run of the platform has accepted."""
-        while (reply := await self._agent.fetch(self.caller, self.request_id, waits=True)) is not None:
+        while (reply := await self._agent.backend.fetch(self.caller, self.request_id, waits=True)) is not None:
             if await self.read(reply):
                 return
             await asyncio.sleep(_RETRY_S)  # the agent is about to start, or many ask at once
@@ -178,7 +179,7 @@ class LiveTasks:
     def __init__(self, agent: DoorAgent) -> None:
         self._agent = agent
         self._tasks: dict[tuple[str, UUID], LiveTask] = {}
-        self._readers: set[asyncio.Task[None]] = set()
+        self._readers = Tasks()
 
     def find(self, caller: Caller, request_id: UUID) -> LiveTask | None:
         """Return a task of a caller, or None."""
@@ -212,6 +213,4 @@ class LiveTasks:
                     del self._tasks[key]
                 live.end()
 
-        task = asyncio.create_task(run())
-        self._readers.add(task)
-        task.add_done_callback(self._readers.discard)
+        self._readers.start(run())

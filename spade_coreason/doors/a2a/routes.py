@@ -60,7 +60,7 @@ class A2ADoor:
         if agent is None:
             raise HttpError(404, _NO_AGENT)
         try:
-            is_allowed = await agent.is_allowed(caller)
+            is_allowed = await agent.requests.is_allowed(caller)
         except ConnectionError as error:
             text = "the agent does not run at the moment; try again"
             raise HttpError(503, text, retry_after_s=_RETRY_AFTER_S) from error

@@ -82,7 +82,7 @@ class StoredTasks:
 
     async def find(self, caller: Caller, task_id: UUID) -> KnownRequest | None:
         """Return the request with the id of a task, or None."""
-        known = await self._agent.find_request(caller, task_id)
+        known = await self._agent.requests.find(caller, task_id)
         if known is None or (known.turn_row and known.turn is None):
             return None  # there is none, or its turn was deleted
         thread = self._thread_of(known, caller)
@@ -177,7 +177,7 @@ class StoredTasks:
     async def _load_open(self, caller: Caller, payloads: dict[str, Mapping[str, Any]]) -> list[a2a_pb2.Task]:
         """Return the tasks that are not over, the latest first. What was sent to them goes into `payloads`, by their ids."""
         tasks = []
-        for received_at, is_parked, text in await self._agent.list_open(caller):
+        for received_at, is_parked, text in await self._agent.requests.list_open(caller):
             request = from_json(text)
             if (request.get("thread") or "").startswith(THREAD_PREFIX) and request.get("request_id"):
                 payloads[request["request_id"]] = request.pop("payload")

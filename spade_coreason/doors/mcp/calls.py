@@ -123,7 +123,7 @@ class AgentToolCall:
         with suppress(ConnectionError, StoreError):  # the agent stops, and what it has not answered is answered later
             if reply.stored is not None:
                 await reply.stored
-            await self._agent.cancel(self._caller, reply.request_id)
+            await self._agent.requests.cancel(self._caller, reply.request_id)
 
     async def run(self) -> CallToolResult | InputRequiredResult:
         """Ask the agent, and return the result. Raise ClientLostError if the client is gone before it."""
@@ -164,7 +164,7 @@ class AgentToolCall:
         if answer is not None:
             await self._give_answer(request_id, arguments.question, answer)
         if is_known and (answer is not None or not arguments.payload):
-            reply = await self._agent.fetch(self._caller, request_id, waits=True)
+            reply = await self._agent.backend.fetch(self._caller, request_id, waits=True)
             if reply is not None:
                 return reply
             if answer is not None or self._tool.needs_arguments:
@@ -172,7 +172,7 @@ class AgentToolCall:
         if not arguments.payload and self._tool.needs_arguments:
             raise ValueError("the call has no arguments for the agent; give those of the input schema, such as `query`")
         check_payload(arguments.payload)
-        if await self._agent.is_paused():
+        if await self._agent.backend.is_paused():
             raise _PausedError
         await check_for(self._caller.address, self._tool.validate, arguments.payload)
         return await self._agent.ask(
@@ -216,8 +216,9 @@ class AgentToolCall:
                 event = await anext(reply) if reply.has_begun else await self._wait(anext(reply), deadline)
             except TimeoutError:
                 return self._make_pending()
-            if (progress := self._answer.add(event)) is not None:
-                await self._report(progress)
+            self._answer.add(event)
+            if event.type == "block.thought":
+                await self._report(event.data["content"])
             if event.type == "request.parked":
                 self._state = _WAITING
                 await self._report(self._state)
@@ -227,7 +228,7 @@ class AgentToolCall:
                 if not questions and not await self._agent.waits_for_others(self._caller, reply.request_id):
                     # Its question was answered meanwhile by another call, so it goes on.
                     reply.close()
-                    self.reply = reply = await self._agent.fetch(self._caller, reply.request_id, waits=True) or reply
+                    self.reply = reply = await self._agent.backend.fetch(self._caller, reply.request_id, waits=True) or reply
                 deadline = math.inf if questions else self._now() + self._person_s
             elif event.is_final:
                 return await self._make_result(event)

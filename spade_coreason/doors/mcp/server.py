@@ -33,6 +33,7 @@ from starlette.requests import HTTPConnection
 from starlette.types import Message, Receive, Scope, Send
 
 from ..._version import __version__
+from ...concurrency import Tasks
 from ..authentication import caller_of
 from ..caller import Caller
 from ..doors import Doors
@@ -74,7 +75,7 @@ class AgentToolServer:
         )
         self._managers: dict[str, _Sessions] = {}
         """The sessions of callers, by their addresses."""
-        self._cancels: set[asyncio.Task[None]] = set()
+        self._cancels = Tasks()
 
     async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request of a caller."""
@@ -124,9 +125,7 @@ class AgentToolServer:
         for sessions in self._managers.values():
             await sessions.close()
         self._managers.clear()
-        for task in self._cancels:
-            task.cancel()
-        await asyncio.gather(*self._cancels, return_exceptions=True)
+        await self._cancels.stop()
 
     async def _list_tools(
         self, context: ServerRequestContext[Any, Any], params: PaginatedRequestParams | None
@@ -148,9 +147,7 @@ class AgentToolServer:
             return CallToolResult(content=[])  # nobody reads it
         except asyncio.CancelledError:
             if _is_cancelled_by_client(context):
-                task = asyncio.create_task(call.cancel())
-                self._cancels.add(task)
-                task.add_done_callback(self._cancels.discard)
+                self._cancels.start(call.cancel())
             raise
 
     def _find_tools(self, context: ServerRequestContext[Any, Any]) -> dict[str, AgentTool]:

@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 from pydantic_core import to_json
 
 from ...domain.texts.approval_mark import quote_forgeries
+from ..answer_parts import AnswerParts, Part
 from ..channel import DoorEvent
 from ..doors import CallerQuestion
 
@@ -34,9 +35,8 @@ class Answer:
         self.usage: Mapping[str, int] | None = None
         self.last: DoorEvent | None = None
         """The last event, once it is there."""
-        self._blocks: list[str] = []
-        self._streams: dict[str, int] = {}
-        """The open streams, each with the index of its block. Only the first is sent as it grows."""
+        # Of the open streams only the first is sent as it grows.
+        self._parts = AnswerParts(lambda text, choices: _add_choices(text, [choice["value"] for choice in choices]))
         self._sent = ""
         self._sent_thoughts = ""
         self._taken_back = ""
@@ -51,45 +51,38 @@ class Answer:
     @property
     def text(self) -> str:
         """The whole text."""
-        return self._begin_after(self._blocks)
+        return self._begin_after(self._parts.parts)
 
     def add(self, event: DoorEvent) -> list[Piece]:
         """Take an event, and return what is new."""
         kind, data = event
+        if kind == "stream.chunk":
+            first = next(iter(self._parts.streams.values()), None)
+            is_begun = self._is_current and first is not None and first.text.strip() != ""
+            if self._parts.add(event) is first and is_begun:  # the usual case, without a look at all the text
+                self._sent += data["chunk"]
+                return [Piece("text", data["chunk"])]
+            return self._take_pieces()
+        part = self._parts.add(event)
         match kind:
             case "request.repeated":
-                self._blocks, self._streams, self.thoughts, self.data = [], {}, "", []
-            case "block.markdown":
-                self._blocks.append(_add_choices(data["content"], [choice["value"] for choice in data.get("choices", ())]))
-            case "block.data":
+                self.thoughts, self.data = "", []
+            case "block.data" if part is not None:
                 self.data.append({"title": data.get("title"), "data": data["data"]})
-                title = f"**{data['title']}**\n\n" if data.get("title") else ""
-                self._blocks.append(f"{title}```json\n{to_json(data['data'], indent=2).decode()}\n```")
+                title = f"**{part.text}**\n\n" if part.text else ""
+                part.text = f"{title}```json\n{to_json(data['data'], indent=2).decode()}\n```"
             case "block.thought":
                 self.thoughts += ("\n" if self.thoughts else "") + data["content"]
-            case "stream.start":
-                self._streams[data["stream_id"]] = len(self._blocks)
-                self._blocks.append("")
-            case "stream.chunk" if data["stream_id"] in self._streams:
-                index = self._streams[data["stream_id"]]
-                is_next = self._is_current and index == min(self._streams.values()) and self._blocks[index].strip() != ""
-                self._blocks[index] += data["chunk"]
-                if is_next:  # the usual case, without a look at all the text
-                    self._sent += data["chunk"]
-                    return [Piece("text", data["chunk"])]
-            case "stream.end" | "stream.abort" if data["stream_id"] in self._streams:
-                index = self._streams.pop(data["stream_id"])
-                self._blocks[index] = data.get("replacement", self._blocks[index])
             case "request.completed":
                 self.usage = data.get("usage")
         if event.is_final:
             self.last = event
-            self._streams.clear()
+            self._parts.streams.clear()
         return self._take_pieces()
 
     def add_text(self, text: str) -> list[Piece]:
         """Add a text of the door itself."""
-        self._blocks.append(text)
+        self._parts.parts.append(Part("text", text))
         return self._take_pieces()
 
     def _take_pieces(self) -> list[Piece]:
@@ -113,11 +106,11 @@ class Answer:
 
     def _settled_text(self) -> str:
         """Return the text up to the end of the first open stream: what follows it may have to wait."""
-        end = min(self._streams.values(), default=len(self._blocks)) + 1
-        return self._begin_after(self._blocks[:end])
+        parts, first = self._parts.parts, next(iter(self._parts.streams.values()), None)
+        return self._begin_after(parts if first is None else parts[: parts.index(first) + 1])
 
-    def _begin_after(self, blocks: list[str]) -> str:
-        text = "\n\n".join(block for block in blocks if block.strip())
+    def _begin_after(self, parts: list[Part]) -> str:
+        text = "\n\n".join(part.text for part in parts if part.kind != "error" and part.text.strip())
         if self._after is None:
             return text
         for question in (show_question(self._after), self._after.text):

@@ -209,19 +209,19 @@ class _OpenAIDoor:
             raise AnswerError(
                 400, "system prompts are refused here, since the agent has its own; send messages without one", "system_prompt"
             )
-        if not agent.is_open:
+        if not agent.backend.is_open:
             raise not_running()
         caller = caller_of(request)
         # Nobody would read the answer to a new request when a pause ends.
-        is_paused = await agent.is_paused()
-        is_repeated = is_paused and await agent.find_state(caller, request_id) is not None
+        is_paused = await agent.backend.is_paused()
+        is_repeated = is_paused and await agent.requests.find_state(caller, request_id) is not None
         if waits and is_paused and not is_repeated:
             raise paused()
         conversations = Conversations(agent, caller)
         place = await conversations.enter(question, request_id, body, name=name, previous=previous)
         if place.is_answer:
             return await self._answer_question(agent, caller, question, conversations, place)
-        if is_repeated and (earlier := await agent.fetch(caller, request_id)) is not None:
+        if is_repeated and (earlier := await agent.backend.fetch(caller, request_id)) is not None:
             return _Asked(agent, caller, question, conversations, place, earlier)
         attachments = [
             *question.links,
@@ -265,7 +265,7 @@ class _OpenAIDoor:
             if outcome.outcome == "unsuitable":
                 await conversations.leave(place)
                 note, answered = f"This does not fit the question: {outcome.problem}", None
-        reply = await agent.fetch(caller, place.target)
+        reply = await agent.backend.fetch(caller, place.target)
         if reply is None:
             raise AnswerError(404, "the request that has asked this is not stored any more")
         return _Asked(agent, caller, question, conversations, place, reply, note, answered)
@@ -339,7 +339,7 @@ class _OpenAIDoor:
             if question is not None or await asked.agent.waits_for_others(asked.caller, target):
                 break
             # Its question was answered meanwhile by another request, so it goes on.
-            if (reply := await asked.agent.fetch(asked.caller, target)) is None:
+            if (reply := await asked.agent.backend.fetch(asked.caller, target)) is None:
                 break
             with closing(reply):
                 async for event in reply:
@@ -370,7 +370,7 @@ class _OpenAIDoor:
         if request.query_params.get("stream") == "true":
             return await self._answer(request, found, writer, is_stream=True)
         try:
-            state = await found.agent.find_state(found.caller, found.place.target)
+            state = await found.agent.requests.find_state(found.caller, found.place.target)
             waits = state == "waiting" and await found.conversations.find_question(found.place.target) is None
             if state == "running" or waits:
                 return JSONResponse(writer.write(Answer(), "in_progress"), headers=_headers(found))
@@ -391,7 +391,7 @@ class _OpenAIDoor:
         """Cancel a response that is not answered, and forget its id. Its turn stays in the conversation."""
         found = await self._find_asked(request)
         found.reply.close()
-        await found.agent.cancel(found.caller, found.place.target)
+        await found.agent.requests.cancel(found.caller, found.place.target)
         await found.conversations.leave(found.place)
         return JSONResponse({"id": response_id(found.place.request_id), "object": "response", "deleted": True})
 
@@ -400,7 +400,7 @@ class _OpenAIDoor:
         found = await self._find_asked(request)
         found.reply.close()
         writer = ResponseWriter(found.place.request_id, self._describe_model(found.caller, found.agent)["id"], int(time.time()))
-        if not await found.agent.cancel(found.caller, found.place.target):
+        if not await found.agent.requests.cancel(found.caller, found.place.target):
             raise AnswerError(400, "the response is complete, and cannot be cancelled")
         return JSONResponse(writer.write(Answer(), "cancelled"), headers=_headers(found))
 
@@ -412,7 +412,7 @@ class _OpenAIDoor:
             conversations = Conversations(agent, caller)
             assert request_id is not None
             place = await conversations.find(request_id)
-            reply = None if place is None else await agent.fetch(caller, place.target)
+            reply = None if place is None else await agent.backend.fetch(caller, place.target)
             if place is not None and reply is not None:
                 return _Asked(agent, caller, UserMessage(), conversations, place, reply)
         raise AnswerError(404, "there is no response with this id, or it is older than seven days", "response_not_found")

@@ -355,12 +355,12 @@ class Feed:
 
     async def _follow_open(self, place: ShownConversation, agent: DoorAgent) -> None:
         """Follow the answers of before a restart, and those that were asked by another worker."""
-        for each in await agent.list_open(self.caller):
+        for each in await agent.requests.list_open(self.caller):
             request = from_json(each.request)
             request_id, at = UUID(str(request["request_id"])), each.received_at.isoformat()
             key = str(derive_request_key(agent.jid, self.caller.address, request_id))
             is_here = key not in self.hub.answers and (request.get("thread") or "") == place.thread
-            if is_here and (reply := await agent.fetch(self.caller, request_id, waits=True)) is not None:
+            if is_here and (reply := await agent.backend.fetch(self.caller, request_id, waits=True)) is not None:
                 self.hub.follow(GrowingAnswer(reply, agent.jid, place.thread, request["payload"], at, is_fetched=True))
 
     async def _show_turn(self, turn: Mapping[str, Any]) -> State:
@@ -434,8 +434,8 @@ async def list_allowed(
     found = {}
     for agent in sorted(agents, key=lambda agent: agent.jid):
         try:
-            if await agent.is_allowed(caller):
-                found[agent.jid] = True, await agent.is_paused()
+            if await agent.requests.is_allowed(caller):
+                found[agent.jid] = True, await agent.backend.is_paused()
         except ConnectionError:
             if agent.jid in known:
                 found[agent.jid] = False, False

@@ -249,7 +249,7 @@ class _PageRoutes:
 
     async def _find(self, visit: Visit, name: str) -> DoorAgent:
         agent = visit.agents.get(name)
-        if agent is None or not await agent.is_allowed(visit.caller):
+        if agent is None or not await agent.requests.is_allowed(visit.caller):
             raise HttpError(404, translate("There is no such agent, or you have no access to it."))
         return agent
 
@@ -308,7 +308,7 @@ class _PageRoutes:
 
     async def cancel(self, visit: Visit, sent: Sent) -> bool:
         """Cancel a message that is not answered. Return False if there is none."""
-        return await (await self._find(visit, sent.agent)).cancel(visit.caller, sent.id)
+        return await (await self._find(visit, sent.agent)).requests.cancel(visit.caller, sent.id)
 
     async def answer(self, visit: Visit, sent: Sent) -> dict[str, Any]:
         """Answer a question, or decide about a call. Return whether it counts, and a sentence for the person."""
@@ -332,7 +332,7 @@ class _PageRoutes:
 
     async def list_commands(self, visit: Visit, sent: Sent) -> list[tuple[str, str]]:
         """Return the commands that the person may send to an agent, with what they do."""
-        return await (await self._find(visit, sent.agent)).list_commands(visit.caller)
+        return await (await self._find(visit, sent.agent)).requests.list_commands(visit.caller, LANGUAGE.get())
 
 
 def _use_language(request: Request) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..answer_parts import AnswerParts
 from ..channel import DoorReply
 
 _STATES = {
@@ -18,25 +19,14 @@ async def read_answer(reply: DoorReply) -> dict[str, Any] | None:
 
     One that failed has an `error` with `code` and `message`. None if the answer is not complete, or cannot be read now.
     """
-    texts: list[str] = []
-    streams: dict[str, int] = {}
-    data: list[dict[str, Any]] = []
+    answer = AnswerParts()
     async for event in reply:
-        values = event.data
-        match event.type:
-            case "block.markdown" | "block.error":
-                texts.append(values.get("content") or values.get("user_message") or "")
-            case "block.data":
-                data.append({"title": values.get("title"), "data": values["data"]})
-            case "stream.start":
-                streams[values["stream_id"]] = len(texts)
-                texts.append("")
-            case "stream.chunk":
-                texts[streams[values["stream_id"]]] += values["chunk"]
-            case "stream.abort":
-                texts[streams[values["stream_id"]]] = values.get("replacement") or ""
-            case kind if kind in _STATES:
-                answer = {"state": _STATES[kind], "text": "\n\n".join(filter(None, texts)), "data": data}
-                error = {name: values[name] for name in ("code", "message", "incident") if values.get(name)}
-                return answer if kind == "request.completed" else {**answer, "error": error}
+        answer.add(event)
+        if (state := _STATES.get(event.type)) is None:
+            continue
+        texts = [part.text for part in answer.parts if part.kind != "data" and part.text and not part.is_cut]
+        data = [{"title": part.text or None, "data": part.data} for part in answer.parts if part.kind == "data"]
+        found = {"state": state, "text": "\n\n".join(texts), "data": data}
+        error = {name: event.data[name] for name in ("code", "message", "incident") if event.data.get(name)}
+        return found if state == "completed" else {**found, "error": error}
     return None

@@ -66,7 +66,7 @@ class _WebhookDoor:
 
     async def receive(self, request: Request) -> Response:
         """Accept a signed event, and answer once it is stored."""
-        named = self._ring.find(request.path_params["name"])
+        named = self._ring.live.get(request.path_params["name"])
         # Only the body of one who may know a secret is read. Others get the answer to a wrong signature.
         is_known = named is not None and named.kind == find_kind(request.headers)
         body = await request.body() if is_known else b""
@@ -94,7 +94,7 @@ class _WebhookDoor:
             raise self._refuse(request, HttpError(404, _NO_ANSWER))
         try:
             agent = self._find_agent(live)
-            state = await agent.find_state(live.caller, address.request_id)
+            state = await agent.requests.find_state(live.caller, address.request_id)
             if state is None:
                 raise HttpError(404, _NO_ANSWER)
             body = {"request_id": str(address.request_id), "state": state}
@@ -102,7 +102,7 @@ class _WebhookDoor:
                 return JSONResponse(body, HTTPStatus.ACCEPTED, headers={"Retry-After": str(int(_RETRY_S))})
             if state == "closed":
                 return JSONResponse(body | {"state": "cancelled"})
-            reply = await agent.fetch(live.caller, address.request_id)
+            reply = await agent.backend.fetch(live.caller, address.request_id)
         except ConnectionError as error:
             raise _not_running() from error
         if reply is None:
@@ -124,7 +124,7 @@ class _WebhookDoor:
         An unknown name gets the same answer as a wrong signature.
         """
         now, kind = self._ring.clock(), find_kind(request.headers)
-        live = self._ring.find(request.path_params["name"])
+        live = self._ring.live.get(request.path_params["name"])
         keys = live.keys(now) if live is not None and live.kind == kind else (None, None)
         try:
             found = verify(kind, request.headers, body, keys, now)
@@ -197,7 +197,7 @@ class _WebhookDoor:
         raise HttpError(HTTPStatus.SERVICE_UNAVAILABLE, _NOT_LISTED, retry_after_s=_NOT_RUNNING_S)
 
     def _require_open(self, live: LiveWebhook) -> None:
-        if not self._find_agent(live).is_open:
+        if not self._find_agent(live).backend.is_open:
             raise _not_running()
 
     def _find_answer_key(self, row: int) -> bytes | None:

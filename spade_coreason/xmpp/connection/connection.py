@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
+from collections.abc import Callable
 from contextlib import aclosing
 from datetime import datetime
 from typing import Any, Literal, TypeAlias
@@ -13,6 +14,7 @@ from xml.etree.ElementTree import Element
 from slixmpp import JID, Iq, Presence
 from slixmpp.exceptions import IqError, IqTimeout
 
+from ...concurrency import Timer
 from ...contracts.times import utc_now
 from ...domain.jid import bare_jid, jid_domain
 from ...exceptions import ConnectError, LoginError
@@ -27,7 +29,7 @@ from .liveness import BackOff, Keepalive
 from .login import Login
 from .resolver import Target, parse_target
 from .security import STREAM_ERROR, Phase, Security
-from .send_queue import SendQueue, StanzaT
+from .send_queue import SendQueue
 from .session_handler import SessionHandler
 from .slixmpp_client import XMPPClient
 from .stream_management import ACK, ACK_REQUEST, REQUEST_ACK
@@ -35,6 +37,7 @@ from .tcp import configure_socket, find_quick_ack
 
 log = logging.getLogger(__name__)
 
+_PRESENCE = "{jabber:client}presence"
 _PRESENCE = "{jabber:client}presence"
 _STREAM_ERRORS = "urn:ietf:params:xml:ns:xmpp-streams"
 
@@ -49,6 +52,88 @@ class _RedirectError(Exception):
     def __init__(self, target: Target) -> None:
         super().__init__(target)
         self.target = target
+
+
+class IncomingStanzas:
+    """The stanzas that come in. `name` is that of the account in log lines; `abort` ends the session for a reason."""
+
+    def __init__(
+        self, client: XMPPClient, name: str, handler: SessionHandler, send_queue: SendQueue, abort: Callable[[str], None]
+    ) -> None:
+        self._client = client
+        self._name = name
+        self._handler = handler
+        self._on_message, self._intercept = handler.on_message, handler.intercept
+        self._send_queue = send_queue
+        self._abort = abort
+        self._rejected: Counter[str] = client.dropped
+        self.answered_at = 0.0
+        """The time (`time.monotonic`) of the last answer by the server."""
+        self.is_refusing = False
+        """True from a message that could not be stored to the next session, in which the server delivers it again."""
+        client.raw_handlers |= {
+            MESSAGE: self._receive_message,
+            _PRESENCE: self._receive_other,
+            IQ: self._receive_other,
+            ACK_REQUEST: client.stream_management.handle_ack_request,
+            ACK: self._receive_ack,
+        }
+        client.add_filter("in", self._filter)
+
+    def _receive_message(self, message: Element) -> None:
+        client = self._client
+        stored = None
+        if client.peer_default_lang and LANGUAGE not in message.attrib:
+            message.set(LANGUAGE, client.peer_default_lang)  # RFC 6120, 4.7.4
+        try:
+            # After a storage failure the server delivers this message again in the new session, behind the one that failed.
+            if not self._intercept(message) and not self.is_refusing:
+                stored = self._on_message(message)
+        except Exception:
+            log.exception("%s: cannot handle a message from %s", self._name, message.get("from"))
+        client.stream_management.count_received(stored)
+
+    def _receive_other(self, stanza: Element) -> None:
+        """Receive a presence or an IQ. slixmpp and SPADE take long for both, so each sender has a share."""
+        if stanza.get("type") in ("result", "error"):
+            self.answered_at = self._client.last_received_at
+            self._client.handle_with_slixmpp(stanza)
+        elif self._handler.has_share(stanza.get("from", "")):
+            self._client.handle_with_slixmpp(stanza)
+        else:
+            self.reject(stanza, "too many stanzas from one sender", self._client.stream_management.config["handled"])
+
+    def _receive_ack(self, ack: Element) -> None:
+        h = ack.get("h", "")
+        if not h.isdecimal():
+            self._abort("it acknowledges without a number")
+            return
+        self.answered_at = self._client.last_received_at
+        self._client.stream_management.handle_ack(int(h))
+        self._send_queue.notify_acknowledged()
+
+    def _filter(self, stanza: Any) -> Any:
+        # This filter runs after the one of stream management, which has counted the stanza.
+        if isinstance(stanza, Presence) and self._handler.on_presence(stanza):
+            return None
+        if (
+            isinstance(stanza, Iq)
+            and (error := refusal(stanza.xml, bare_jid(self._name), self._handler.is_visible_to)) is not None
+        ):
+            self._send_queue.send([OutboundMessage(stanza.xml.get("from", ""), error)])
+            return None
+        return stanza
+
+    def reject(self, stanza: Element, reason: str, handled_before: int) -> None:
+        """Drop a stanza for a reason. It counts as handled (XEP-0198). A request gets an error without its payload."""
+        self._rejected[reason] += 1
+        if self._rejected[reason] == 1:
+            log.warning("%s: dropped a stanza from %s: %s", self._name, stanza.get("from"), reason)
+        stream_management = self._client.stream_management
+        if stream_management.config["handled"] == handled_before:
+            stream_management.count_received(None)
+        if stanza.tag == IQ and stanza.get("type") in ("get", "set"):  # required by RFC 6120, 8.2.3
+            self._send_queue.send([OutboundMessage(stanza.get("from", ""), build_iq_error(stanza))])
 
 
 class Connection:
@@ -67,7 +152,7 @@ class Connection:
         name: str = "",
         timings: ConnectionTimings = DEFAULT_TIMINGS,
     ) -> None:
-        self.client = XMPPClient(login, endpoint, timings, self._reject)
+        self.client = XMPPClient(login, endpoint, timings, lambda *rejected: self._incoming.reject(*rejected))
         self.rejected: Counter[str] = self.client.dropped
         """The number of dropped stanzas, by reason."""
         self.jid = name or login.jid
@@ -85,7 +170,6 @@ class Connection:
         self._domain = jid_domain(login.jid)
         self._renewal_delay_s = timings.renewal_delay_s
         self._handler = handler
-        self._on_message, self._intercept = handler.on_message, handler.intercept
         self._loop = asyncio.get_running_loop()
         self._outcome: asyncio.Future[bool] | None = None
         self._redirect: Target | None = None
@@ -93,30 +177,22 @@ class Connection:
         self._is_closing = False
         self._supervisor: asyncio.Task[None] | None = None
         client = self.client
-        client.raw_handlers |= {
-            MESSAGE: self._on_message_stanza,
-            _PRESENCE: self._on_other_stanza,
-            IQ: self._on_other_stanza,
-            ACK_REQUEST: client.stream_management.handle_ack_request,
-            ACK: self._on_ack,
-            STREAM_ERROR: self._on_stream_error,
-        }
         client.negotiation.on_failed = self._fail
         client.negotiation.on_login_failed = self._on_login_failed
-        client.add_filter("in", self._filter_incoming)
         client.add_event_handler("session_bind", self._on_bound)
         client.add_event_handler("stream_negotiated", self._on_session_started)
         client.add_event_handler("session_resumed", self._on_session_resumed)
         client.add_event_handler("disconnected", self._on_disconnected)
         client.stream_management.on_store_failed = self._schedule_renewal
-        self._renewal: asyncio.TimerHandle | None = None
+        self._renewal = Timer()
         self._is_session_over = False
         """True if the session must not be resumed."""
         self._end_reason = ""
-        self._answered_at = 0.0
         self._back_off = BackOff(timings.stable_session_s)
         self._keepalive = Keepalive(client, self._abort_session, timings)
         self.send_queue = SendQueue(client, self._keepalive)
+        self._incoming = IncomingStanzas(client, self.jid, handler, self.send_queue, self._abort_session)
+        client.raw_handlers[STREAM_ERROR] = self._on_stream_error
         """The outgoing stanzas."""
         self.send = self.send_queue.send
         """Send stanzas in order. All stanzas of one round of the event loop leave in one write, or in few."""
@@ -154,8 +230,7 @@ class Connection:
             await asyncio.gather(self._supervisor, return_exceptions=True)
         self._keepalive.stop()
         self.client.stream_management.send_unrequested_ack()
-        if self._renewal is not None:
-            self._renewal.cancel()
+        self._renewal.cancel()
         self.send_queue.close()
         if self.state == "online" and self.client.is_connected():
             await self.client.disconnect(wait=1.0)
@@ -175,7 +250,7 @@ class Connection:
     @property
     def answered_at(self) -> float | None:
         """The time (`time.monotonic`) of the last answer by the server to what this side sent; None without a session."""
-        return self._answered_at if self.state == "online" and self.client.is_connected() else None
+        return self._incoming.answered_at if self.state == "online" and self.client.is_connected() else None
 
     def request_answer(self) -> None:
         """Ask the server for a sign of life: an acknowledgement (XEP-0198), or the answer to a ping (XEP-0199)."""
@@ -217,80 +292,20 @@ class Connection:
             return False
         return True
 
-    def withdraw_unsent(self, stanza_type: type[StanzaT]) -> list[StanzaT]:
-        """Remove the queued stanzas of one type, and return them: those not sent yet, or to be sent again in a new session."""
-        return self.send_queue.withdraw_unsent(stanza_type)
-
-    # Receiving
-
-    def _on_message_stanza(self, message: Element) -> None:
-        client = self.client
-        stored = None
-        if client.peer_default_lang and LANGUAGE not in message.attrib:
-            message.set(LANGUAGE, client.peer_default_lang)  # RFC 6120, 4.7.4
-        try:
-            # After a storage failure the server delivers this message again in the new session, behind the one that failed.
-            if not self._intercept(message) and self._renewal is None:
-                stored = self._on_message(message)
-        except Exception:
-            log.exception("%s: cannot handle a message from %s", self.jid, message.get("from"))
-        client.stream_management.count_received(stored)
-
-    def _on_other_stanza(self, stanza: Element) -> None:
-        """Handle a presence or an IQ. slixmpp and SPADE take long for both, so each sender has a share."""
-        if stanza.get("type") in ("result", "error"):
-            self._answered_at = self.client.last_received_at
-            self.client.handle_with_slixmpp(stanza)
-        elif self._handler.has_share(stanza.get("from", "")):
-            self.client.handle_with_slixmpp(stanza)
-        else:
-            self._reject(stanza, "too many stanzas from one sender", self.client.stream_management.config["handled"])
-
-    def _reject(self, stanza: Element, reason: str, handled_before: int) -> None:
-        """Drop a stanza for a reason. It counts as handled (XEP-0198). A request gets an error without its payload."""
-        self.rejected[reason] += 1
-        if self.rejected[reason] == 1:
-            log.warning("%s: dropped a stanza from %s: %s", self.jid, stanza.get("from"), reason)
-        stream_management = self.client.stream_management
-        if stream_management.config["handled"] == handled_before:
-            stream_management.count_received(None)
-        if stanza.tag == IQ and stanza.get("type") in ("get", "set"):  # required by RFC 6120, 8.2.3
-            self.send([OutboundMessage(stanza.get("from", ""), build_iq_error(stanza))])
-
-    def _on_ack(self, ack: Element) -> None:
-        h = ack.get("h", "")
-        if not h.isdecimal():
-            self._abort_session("it acknowledges without a number")
-            return
-        self._answered_at = self.client.last_received_at
-        self.client.stream_management.handle_ack(int(h))
-        self.send_queue.notify_acknowledged()
-
-    def _filter_incoming(self, stanza: Any) -> Any:
-        # This filter runs after the one of stream management, which has counted the stanza.
-        if isinstance(stanza, Presence) and self._handler.on_presence(stanza):
-            return None
-        if (
-            isinstance(stanza, Iq)
-            and (error := refusal(stanza.xml, bare_jid(self.jid), self._handler.is_visible_to)) is not None
-        ):
-            self.send([OutboundMessage(stanza.xml.get("from", ""), error)])
-            return None
-        return stanza
-
     def _abort_session(self, reason: str) -> None:
         if self.state == "online":
             self._end_reason = reason
             self.client.abort()
 
     def _schedule_renewal(self) -> None:
-        if self._renewal is None and not self._is_closing:
+        if not self._incoming.is_refusing and not self._is_closing:
             log.error(
                 "%s: cannot store received messages; reconnecting in %g s, so that the server sends them again",
                 self.jid,
                 self._renewal_delay_s,
             )
-            self._renewal = self._loop.call_later(self._renewal_delay_s, self._renew)
+            self._incoming.is_refusing = True
+            self._renewal.start(self._renewal_delay_s, self._renew)
 
     def _renew(self) -> None:
         """End the session. Only a new session gets the unacknowledged stanzas again; a resumed one continues behind them."""
@@ -301,7 +316,7 @@ class Connection:
             self._back_off.require_short_delay()
             self.client.disconnect(wait=1.0)
         else:
-            self._renewal = None  # the connection was cut: what could not be stored comes again anyway
+            self._incoming.is_refusing = False  # the connection was cut: what could not be stored comes again anyway
 
     # Connecting
 
@@ -366,13 +381,11 @@ class Connection:
                 self.state = "connecting"
                 self.client.drop()
 
-    def _fail(self, problem: Problem) -> None:
-        self._end_attempt(NegotiationError(problem))
-
-    def _end_attempt(self, error: Exception) -> None:
+    def _fail(self, reason: Problem | Exception) -> None:
+        """End the attempt, if one goes on."""
         if self._outcome is not None and not self._outcome.done():
             self.client.negotiation.phase = Phase.ENDED
-            self._outcome.set_exception(error)
+            self._outcome.set_exception(NegotiationError(reason) if isinstance(reason, Problem) else reason)
 
     def _on_login_failed(self, condition: str) -> None:
         client = self.client
@@ -380,7 +393,7 @@ class Connection:
         if problem.is_transient:
             self._fail(problem)
         else:
-            self._end_attempt(LoginError(self.jid, str(client.negotiation.dialed or ""), str(problem)))
+            self._fail(LoginError(self.jid, str(client.negotiation.dialed or ""), str(problem)))
 
     def _on_stream_error(self, error: Element) -> None:
         condition, text, value = "undefined-condition", "", ""
@@ -422,7 +435,7 @@ class Connection:
             self._end_stream(Problem(f"{self._end_reason} without verified TLS, which is not followed", remedy))
         else:
             self._redirect = target if self._outcome is None else None
-            self._end_attempt(_RedirectError(target))
+            self._fail(_RedirectError(target))
             self._end_stream(Problem(self._end_reason))
 
     def _end_stream(self, problem: Problem) -> None:
@@ -463,8 +476,8 @@ class Connection:
         self.security = self.client.negotiation.security
         if is_new:
             self.online_at = utc_now()
-        self._answered_at = self._loop.time()
-        self._back_off.start_session(self._answered_at)
+        self._incoming.answered_at = now = self._loop.time()
+        self._back_off.start_session(now)
         self._keepalive.start()
         self.send_queue.start_session(is_new)
         configure_socket(self.client.transport)
@@ -479,9 +492,9 @@ class Connection:
         self._keepalive.stop()
         self.send_queue.end_session()
         self.state = "offline"
-        if self._renewal is not None:
+        if self._incoming.is_refusing:
             self._renewal.cancel()
-            self._renewal = None
+            self._incoming.is_refusing = False
             self._is_session_over = True
         if self._is_session_over:
             self._is_session_over = False

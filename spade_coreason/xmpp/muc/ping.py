@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 
 from slixmpp.exceptions import IqError, IqTimeout
 
+from ...concurrency import Tasks, Timer
 from ..codec import self_ping_query
 from ..connection.connection import Connection
 from .membership import is_membership_lost
@@ -28,29 +29,24 @@ class RoomPing:
         self._connection = connection
         self._rooms = rooms
         self._on_lost = on_lost
-        self._timer: asyncio.TimerHandle | None = None
-        self._pings: set[asyncio.Task[None]] = set()
+        self._timer = Timer()
+        self._pings = Tasks()
 
     def start(self) -> None:
         """Start the checks, or restart them with the current `silence_s`."""
-        self._cancel_timer()
-        self._timer = asyncio.get_running_loop().call_later(self.silence_s / 2, self._check_silent_rooms)
+        self._timer.start(self.silence_s / 2, self._check_silent_rooms)
 
     async def stop(self) -> None:
         """Stop the checks."""
-        self._cancel_timer()
-        for ping in self._pings:
-            ping.cancel()
-        await asyncio.gather(*self._pings, return_exceptions=True)
+        self._timer.cancel()
+        await self._pings.cancel()
 
     def check(self, silent_s: float = 0.0) -> None:
         """Ping the rooms from which nothing came for `silent_s` seconds."""
         deadline = asyncio.get_running_loop().time() - silent_s
         for room in self._rooms.values():
             if room.is_present and room.last_received_at <= deadline:
-                ping = asyncio.create_task(self._ping(room, room.joined_at))
-                self._pings.add(ping)
-                ping.add_done_callback(self._pings.discard)
+                self._pings.start(self._ping(room, room.joined_at))
 
     async def _ping(self, room: Room, joined_at: float) -> None:
         iq = self._connection.client.make_iq_get(ito=f"{room.jid}/{room.nick}")
@@ -69,8 +65,3 @@ class RoomPing:
         self.start()
         if self._connection.state == "online":
             self.check(self.silence_s)
-
-    def _cancel_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None

@@ -7,6 +7,7 @@ import hashlib
 import secrets
 from typing import NamedTuple
 
+from ...concurrency import Timer
 from ...domain.jid import bare_jid, jid_domain
 from ...domain.rooms import RoomConfig
 from ...runtime import OutboundMessage
@@ -57,9 +58,9 @@ class Room:
         self.is_silenced = False
         """True if the room has refused a message because of the role that the agent still has."""
         self.has_warned_of_voice = False
-        self.pause: asyncio.TimerHandle | None = None
+        self.pause = Timer()
         """The timer after which messages to everybody may be sent again."""
-        self.timer: asyncio.TimerHandle | None = None
+        self.timer = Timer()
         self.task: asyncio.Task[None] | None = None
         self.has_occupant_ids = False
         """True if the room sets the ids itself (XEP-0421). Otherwise any occupant could use another's id."""

@@ -150,7 +150,7 @@ class RoomSendQueue:
         if room is None:
             return stanza
         is_public = "/" not in to
-        if not room.is_present or (is_public and (room.state is RoomState.VOICELESS or room.pause is not None)):
+        if not room.is_present or (is_public and (room.state is RoomState.VOICELESS or room.pause.handle is not None)):
             if room.state is RoomState.VOICELESS:
                 self._uncount(stanza)
             room.queued_stanzas.append(stanza)
@@ -200,7 +200,7 @@ class RoomSendQueue:
         original.acknowledge()
 
     def _limit_queue(self, room: Room) -> None:
-        if room.state in FINAL_STATES and room.timer is None:
+        if room.state in FINAL_STATES and room.timer.handle is None:
             self.discard_all(room, str(room.state))
         elif surplus := room.queued_stanzas[:-_MAX_QUEUED]:
             del room.queued_stanzas[:-_MAX_QUEUED]

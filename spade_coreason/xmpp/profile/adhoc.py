@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +11,7 @@ from slixmpp.plugins.xep_0030 import DiscoItems
 from slixmpp.xmlstream.handler import Callback
 from slixmpp.xmlstream.matcher import MatchXPath
 
+from ...concurrency import Tasks
 from ...domain.access import NO_ACCESS
 from ...domain.forms.adhoc import CommandCall, CommandProblem, CommandStage
 from ...domain.jid import bare_jid
@@ -49,7 +49,7 @@ class AdHocCommands:
         self._runner = runner
         self._is_allowed = is_allowed
         self._is_silent = is_silent
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
         self._sessions = AdHocSessions(runner)
         self._disco = connection.client.plugin["xep_0030"]
         if self.features:
@@ -86,9 +86,7 @@ class AdHocCommands:
 
     async def close(self) -> None:
         """Cancel the replies in progress and end the sessions."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.cancel()
         await self._sessions.close()
 
     def _commands_for(self, requester: str) -> tuple[Any, ...]:
@@ -124,9 +122,7 @@ class AdHocCommands:
         if isinstance(call, CommandProblem):
             self._send(sender, problem_stanza(sender, iq_id, call))
             return
-        task = asyncio.create_task(self._answer(call))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.start(self._answer(call))
 
     async def _answer(self, call: CommandCall) -> None:
         try:

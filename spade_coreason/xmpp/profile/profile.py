@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any
+from collections.abc import Awaitable, Callable
 
+from ...concurrency import Tasks, Timer
 from ...domain.avatar import Avatar
 from ...domain.texts.translation import translate
 from ...runtime import AgentRuntime
@@ -46,8 +45,9 @@ class AgentProfile:
         access_requests = runtime.gateway.access_requests
         self._avatar = avatar
         self._agent_card = ProfileCard.from_manifest(runner.agent.manifest, avatar)
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._starting_timer: asyncio.TimerHandle | None = None
+        # An error, for example at a picture, must not stop the agent.
+        self._tasks = Tasks(f"{self._client.boundjid.bare}: cannot publish its profile")
+        self._starting = Timer()
         self._is_published = False
         self._is_stopping = False
         access = access_requests.access
@@ -92,34 +92,33 @@ class AgentProfile:
                 self._access_requests,
                 self._runner.repository,
                 self._introduction,
-                self._spawn,
+                self._tasks.start,
                 self._finder.is_directory,
             )
         contacts = await self._roster.revoke_subscriptions()
-        loop = asyncio.get_running_loop()
-        self._starting_timer = loop.call_later(_STARTING_AFTER_S, self.presence.send_starting, contacts)
+        self._starting.start(_STARTING_AFTER_S, self.presence.send_starting, contacts)
 
     def announce(self) -> None:
         """Send the presence and publish the profile when the agent is ready."""
-        self._cancel_starting()
+        self._starting.cancel()
         if not self._client.is_full_server:
             self._client.send_presence()
             self._client.get_roster()
             return
         self.presence.announce()
         if not self._is_published:
-            self._spawn(self._publish())
+            self._tasks.start(self._publish())
 
     def announce_new_session(self, prepare: Callable[[], Awaitable[None]], on_announced: Callable[[], None]) -> None:
         """Prepare a new session, about which the server knows nothing, and announce the agent. Then call `on_announced`."""
-        self._spawn(self._announce_new_session(prepare, on_announced))
+        self._tasks.start(self._announce_new_session(prepare, on_announced))
 
     def _on_manifest_changed(self) -> None:
         """Show the new manifest of the agent: in its profile, if that is published, and in its presence."""
         self._agent_card = self._discovery.agent_card = ProfileCard.from_manifest(self._runner.agent.manifest, self._avatar)
         if self._is_published:
             self.presence.update_now()
-            self._spawn(self._publish())
+            self._tasks.start(self._publish())
 
     def _watch(self, directory: str) -> None:
         """Subscribe to the presence of a directory, which shows changes of its list."""
@@ -144,17 +143,10 @@ class AgentProfile:
 
     async def close(self) -> None:
         """Cancel the timers and tasks of the profile."""
-        self._cancel_starting()
+        self._starting.cancel()
         self.presence.stop()
         await self._adhoc.close()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    def _cancel_starting(self) -> None:
-        if self._starting_timer is not None:
-            self._starting_timer.cancel()
-            self._starting_timer = None
+        await self._tasks.cancel()
 
     async def _announce_new_session(self, prepare: Callable[[], Awaitable[None]], on_announced: Callable[[], None]) -> None:
         try:
@@ -176,14 +168,3 @@ class AgentProfile:
             self.presence.photo_hash = self._agent_card.avatar.hash
             if self._connection.state == "online":
                 self.presence.update_now()
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._on_task_done)
-
-    def _on_task_done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            # An error here, for example at a picture, must not stop the agent.
-            log.error("%s: cannot publish its profile", self._client.boundjid.bare, exc_info=error)

@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from spade_coreason.operations.client import call_platform
+from spade_coreason.operations.rpc.client import call_platform
 from spade_coreason.operations.table import OPERATIONS
 from spade_coreason.xmpp.servers.process import find_free_ports
 from tests.support.hosting import PROJECT, write_settings

@@ -147,8 +147,8 @@ async def test_a_key_and_another_webhook_do_not_reach_the_request(url: str) -> N
         agent = server.running.agent
         for name in ("website", "hook-other", "ci", "hook-", "hook-ci.x"):
             caller = make_caller(name)
-            assert await agent.fetch(caller, UUID(event["request_id"])) is None
-            assert await agent.find_state(caller, UUID(event["request_id"])) is None
+            assert await agent.backend.fetch(caller, UUID(event["request_id"])) is None
+            assert await agent.requests.find_state(caller, UUID(event["request_id"])) is None
 
 
 async def test_wrong_signatures_of_an_address_are_limited_and_right_ones_go_on(url: str) -> None:

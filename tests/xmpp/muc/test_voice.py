@@ -20,6 +20,7 @@ from spade_coreason.runtime import Metrics, OutboundMessage
 from spade_coreason.runtime.upkeep.metrics import DAY_S
 from spade_coreason.storage import count_stored
 from spade_coreason.xmpp.muc.membership import BounceDecision, RoomState, decide_after_bounce
+from spade_coreason.xmpp.muc.messages import RoomMessages
 from spade_coreason.xmpp.muc.rooms import Rooms
 from tests.support.hosting import Echo, FunctionAgent, OnlineAgent, run_agent
 from tests.support.servers.clients import StockClient
@@ -79,7 +80,7 @@ async def test_a_visitor_of_a_moderated_room_answers_nobody_until_it_has_voice(
         await eventually(lambda: room_state(agent, owner.room) == "without voice")
         for text in ("Echo: one", "Echo: two"):
             owner.say(text)
-        await eventually(lambda: agent.host.rooms.dropped["no voice in the room"] == 2)
+        await eventually(lambda: agent.host.room_messages.dropped["no voice in the room"] == 2)
         assert await owner.receive_until("end") == []
         assert (echo.requests, await agent.repository.list_conversations(), await count_pending(agent)) == ([], [], 0)
         status = agent.host.status(await count_stored(agent.repository.database))
@@ -132,7 +133,7 @@ async def test_a_room_that_refuses_without_warning_is_heard(
         await eventually(lambda: room_state(agent, owner.room) == "without voice")
         await agent.runner.wait_until_idle()
         owner.say("Echo: two")
-        await eventually(lambda: agent.host.rooms.dropped["no voice in the room"] == 1)
+        await eventually(lambda: agent.host.room_messages.dropped["no voice in the room"] == 1)
         assert (len(echo.requests), await count_pending(agent)) == (1, 1)
         assert agent.runner.metrics.snapshot().answers == 0
         assert len(warnings_of(caplog, "may not speak")) == 1
@@ -250,7 +251,8 @@ class JoinedRoom:
         self.metrics = Metrics(lambda: self.now_s)
         configs = [RoomConfig(ROOM, "Echo")]
         self.rooms = Rooms(self.connection, configs, AccessPolicy("echo@example.org"), lambda owner: None, self.metrics)  # type: ignore[arg-type]
-        self.rooms.refusal_pause_s = 0
+        self.messages = RoomMessages(self.connection, self.rooms, AccessPolicy("echo@example.org"))  # type: ignore[arg-type]
+        self.messages.refusal_pause_s = 0
         self.closed: list[str] = []
         self.join(role)
 
@@ -274,7 +276,7 @@ class JoinedRoom:
         return self.receive_stanza(fromstring(text))
 
     def receive_stanza(self, stanza: Element) -> InboundRequest | None:
-        received = self.rooms.read_message(stanza) if self.rooms.is_room_message(stanza) else None
+        received = self.messages.read(stanza) if self.messages.is_from_room(stanza) else None
         assert received is None or isinstance(received, InboundRequest)
         return received
 

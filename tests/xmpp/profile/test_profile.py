@@ -25,8 +25,8 @@ from spade_coreason.domain.avatar import MAX_AVATAR_BYTES, Avatar, draw_avatar
 from spade_coreason.memory.erasure import erase_person
 from spade_coreason.memory.interaction.store import AgentInteractionMemory
 from spade_coreason.runtime.event_emitter import EventEmitter
-from spade_coreason.testing import PlatformLimits, Policy, Rules
 from spade_coreason.storage.backends.group_commit import StoreTimings
+from spade_coreason.testing import PlatformLimits, Policy, Rules
 from spade_coreason.xmpp.host import HostedAgent
 from spade_coreason.xmpp.timings import ConnectionTimings
 from tests.support.errors import ExpectedErrors

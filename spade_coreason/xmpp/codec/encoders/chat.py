@@ -8,7 +8,7 @@ from uuid import UUID
 from ....contracts import DataBlock, UserErrorBlock
 from ....domain.messages import PARENT_THREAD, InboundRequest
 from ....domain.texts.approval_mark import quote_forgeries
-from ....runtime import LiveMessage, PersonEncoder, PersonMessage, PresentationOptions
+from ....runtime import LiveMessage, PersonEncoder, PersonMessage, PresentationOptions, TextForm
 from ..elements import (
     ANSWER_MARKER_XML,
     MIN_TEXT_BYTES,
@@ -77,11 +77,7 @@ def _has_marks(text: str) -> bool:
 class StyledEncoder(PersonEncoder):
     """Encoder for people whose clients show Message Styling (XEP-0393). It has the texts, not the form of the messages."""
 
-    style = staticmethod(style_markdown)
-    style_thought = staticmethod(render_thought)
-    clean_text = staticmethod(clean)
-    measure = staticmethod(wire_size)
-    split = staticmethod(split_text)
+    texts = TextForm(style_markdown, render_thought, clean, wire_size, split_text)
 
     def find_text_bytes(self, incoming: InboundRequest) -> int:
         return text_bytes(self._max_bytes, self.recipient, incoming.thread)

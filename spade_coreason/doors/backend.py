@@ -1,19 +1,23 @@
-"""An agent as doors ask it: here (`LocalDoor`), or in another worker, which answers as a `RunningDoor`."""
+"""The backend of an agent behind doors: the agent here (`LocalBackend`), or one that another worker serves."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any, NamedTuple, Protocol, TypeAlias
 from uuid import UUID
 
-from ..contracts import AgentRequest
+from ..contracts import AgentRequest, ErrorCode
 from ..domain.identifiers import derive_request_key
 from ..domain.texts.translation import use_language
 from ..runtime import RequestState
 from ..storage import AgentRepository, KnownRequest
 from .caller import Caller
-from .channel import DoorChannel, DoorReply
+from .channel import NOT_STORED, DoorChannel, DoorEvent, DoorReply, make_refusal, make_request
+
+_SILENCE_S = 5.0
+"""The time after which a request that was refused without a word counts as refused."""
 
 ListCommands: TypeAlias = Callable[[str], Iterable[tuple[str, str]]]
 """A function that returns the commands that a person (a bare JID) may send, with what they do."""
@@ -27,22 +31,25 @@ class UnansweredRequest(NamedTuple):
     request: str
 
 
-class DoorQueries(Protocol):
-    """The methods of a door whose arguments and results become JSON. None of `RunningAgent` has the same name."""
+class CallerRequests(Protocol):
+    """The requests of callers to one agent. It may be in another worker: arguments and results have types.
+
+    A method that has to ask the agent raises ConnectionError while it does not run.
+    """
 
     async def is_allowed(self, caller: Caller) -> bool:
-        """Return True if a caller may ask now."""
+        """Return True if a caller may ask now. What reads stored requests without asking the agent has to look here."""
         ...
 
     async def find_state(self, caller: Caller, request_id: UUID) -> RequestState | None:
-        """Return the state of a request of a caller, or None."""
+        """Return the state of a request of a caller; None without one within seven days."""
         ...
 
     async def cancel(self, caller: Caller, request_id: UUID) -> bool:
         """Cancel a request of a caller that is not answered. Return False if there is none."""
         ...
 
-    async def find_request(self, caller: Caller, request_id: UUID) -> KnownRequest | None:
+    async def find(self, caller: Caller, request_id: UUID) -> KnownRequest | None:
         """Return a request of a caller as it is stored; None without one within seven days."""
         ...
 
@@ -55,31 +62,46 @@ class DoorQueries(Protocol):
         ...
 
 
-class AgentDoor(DoorQueries, Protocol):
+class AgentBackend(Protocol):
     """An agent as doors ask it. A method that has to ask the agent raises ConnectionError while it does not run."""
 
     @property
+    def requests(self) -> CallerRequests:
+        """The requests of callers to the agent."""
+        ...
+
+    @property
     def is_open(self) -> bool:
-        """True while the agent runs."""
+        """True while the agent runs, or may be awaited."""
         ...
 
     async def is_paused(self) -> bool:
-        """Return True while an operator has paused the agent."""
+        """Return True while an operator has paused the agent. It stores what it is asked, and answers when the pause ends."""
         ...
 
     async def ask(
         self, caller: Caller, request: AgentRequest, thread: str | None, metadata: Mapping[str, Any], *, waits: bool
     ) -> DoorReply:
-        """Put a request in, and return its reply."""
+        """Put a request in, and return its reply. A request with a known id is not asked again: its reply is repeated.
+
+        If it is refused, the first event says so. `waits` is that of `DoorReply`.
+        """
         ...
 
-    async def fetch(self, caller: Caller, request_id: UUID, *, waits: bool) -> DoorReply | None:
-        """Return the reply to an earlier request of a caller. None without such a request."""
+    async def fetch(self, caller: Caller, request_id: UUID, *, waits: bool = False) -> DoorReply | None:
+        """Return the reply to an earlier request of a caller, from its beginning. None without one within seven days.
+
+        If the request still runs, the rest follows. `waits` is that of `DoorReply`. An event `request.refused` concerns the
+        fetch then, such as too many of them, and not the request.
+        """
         ...
 
 
-class LocalDoor:
-    """An agent of this process (`AgentDoor`). While it does not run, its methods wait for it, at most for `wait_s` seconds."""
+class LocalBackend:
+    """An agent of this process. While it does not run, the methods wait for it, at most for `wait_s` seconds.
+
+    It is an `AgentBackend` and its own `CallerRequests`: both need the same channel.
+    """
 
     def __init__(
         self,
@@ -96,13 +118,16 @@ class LocalDoor:
         self._wait_s = wait_s
 
     @property
+    def requests(self) -> CallerRequests:
+        return self
+
+    @property
     def is_running(self) -> bool:
         """True while the agent runs."""
         return self._channel.is_open
 
     @property
     def is_open(self) -> bool:
-        """True while the agent runs, or may be awaited."""
         return self._channel.is_open or self._wait_s > 0
 
     async def _wait(self) -> DoorChannel:
@@ -111,7 +136,7 @@ class LocalDoor:
         return self._channel
 
     async def is_allowed(self, caller: Caller) -> bool:
-        return (await self._wait()).is_allowed(caller)
+        return (await self._wait()).gateway.is_allowed(caller.address)
 
     async def is_paused(self) -> bool:
         return self._is_paused()
@@ -119,18 +144,40 @@ class LocalDoor:
     async def ask(
         self, caller: Caller, request: AgentRequest, thread: str | None, metadata: Mapping[str, Any], *, waits: bool
     ) -> DoorReply:
-        return (await self._wait()).ask(caller, request, thread, metadata, waits=waits)
+        channel = await self._wait()
+        gateway = channel.gateway
+        reply = channel.open_reply(caller, request.request_id, waits=waits)
+        incoming = make_request(reply, dict(request.payload), thread, metadata, request)
+        reply.stored = gateway.receive(incoming, channel=caller.channel)
+        if reply.stored is None:
+            asyncio.get_running_loop().call_later(_SILENCE_S, _refuse_silently, reply)
+        else:
+            reply.stored.on_failed(lambda _: reply.put(NOT_STORED))
+        return reply
 
-    async def fetch(self, caller: Caller, request_id: UUID, *, waits: bool) -> DoorReply | None:
-        return await (await self._wait()).fetch(caller, request_id, waits=waits)
+    async def fetch(self, caller: Caller, request_id: UUID, *, waits: bool = False) -> DoorReply | None:
+        channel = await self._wait()
+        reply, is_known = channel.open_reply(caller, request_id, waits=waits), False
+        try:
+            is_known = await channel.repeat(reply)
+        finally:
+            if not is_known:
+                reply.close()
+        return reply if is_known else None
 
     async def find_state(self, caller: Caller, request_id: UUID) -> RequestState | None:
-        return await (await self._wait()).find_state(caller, request_id)
+        return await (await self._wait()).gateway.find_state(caller.address, request_id, channel=caller.channel)
 
     async def cancel(self, caller: Caller, request_id: UUID) -> bool:
-        return await (await self._wait()).cancel(caller, request_id)
+        channel = await self._wait()
+        cancelled = channel.gateway.cancel_request(caller.address, request_id)
+        if cancelled is None or not await cancelled:
+            return False
+        for reply in channel.find_replies(caller.address, request_id):
+            reply.put(DoorEvent("request.cancelled", {}))
+        return True
 
-    async def find_request(self, caller: Caller, request_id: UUID) -> KnownRequest | None:
+    async def find(self, caller: Caller, request_id: UUID) -> KnownRequest | None:
         await self._wait()  # its keys are known then
         key = derive_request_key(self._channel.agent, caller.address, request_id)
         return await self._get_repository().inbox.load_request(key.bytes, caller.address)
@@ -143,6 +190,11 @@ class LocalDoor:
     async def list_commands(self, caller: Caller, language: str | None) -> list[tuple[str, str]]:
         with use_language(language):
             return list(self._list_commands(caller.address))
+
+
+def _refuse_silently(reply: DoorReply) -> None:
+    if not reply.has_begun:
+        reply.put(make_refusal("the request is refused", ErrorCode.TOO_MANY_REQUESTS, 60.0))
 
 
 class Reader(NamedTuple):
@@ -164,10 +216,10 @@ class Accepted(NamedTuple):
     is_new: bool | None
 
 
-class RunningDoor(DoorQueries, Protocol):
-    """The door of an agent, as another worker asks its worker."""
+class ServedReplies(Protocol):
+    """The replies of an agent, as another worker asks its worker for them."""
 
-    async def ask_door(
+    async def ask(
         self,
         reader: Reader,
         caller: Caller,
@@ -183,6 +235,13 @@ class RunningDoor(DoorQueries, Protocol):
         """
         ...
 
-    async def fetch_at_door(self, reader: Reader, caller: Caller, request_id: UUID, waits: bool) -> Accepted | None:
+    async def fetch(self, reader: Reader, caller: Caller, request_id: UUID, waits: bool) -> Accepted | None:
         """Send the reply to an earlier request to a reader. Return None without such a request."""
         ...
+
+
+class ServedBackend(NamedTuple):
+    """The backend of an agent, as another worker asks its worker."""
+
+    requests: CallerRequests
+    replies: ServedReplies

@@ -1,7 +1,6 @@
 """The endpoint of a running platform for other processes of the machine: HTTP over a Unix socket in the data directory.
 
-`POST /v1/NAME` with the arguments as a JSON object calls an operation. The answer is lines of JSON: any number of
-`{"progress": {"done": 3, "total": 9}}`, then `{"result": …}` or `{"error": {"type": …, "place": …, "text": …}}`.
+`POST /v1/NAME` with the arguments as a JSON object calls an operation. The answer is lines of JSON (`form.py`).
 `DELETE /v1/calls/ID` asks the call with that `Call-Id` for an early end: it ends after its current part, with a result.
 
 Only the user of the platform and root get an answer. `curl --unix-socket data/platform.sock http://platform/v1/status -d '{}'`
@@ -14,7 +13,7 @@ import asyncio
 import json
 import logging
 import os
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -24,9 +23,10 @@ from typing import Any
 
 from aiohttp import web
 
-from ..exceptions import ConfigError, CoReasonError, ForbiddenError
-from .definition import Actor, Call, CallerKind, Operation, dump_error
-from .host import OperationHost
+from ...exceptions import ConfigError, CoReasonError, ForbiddenError
+from ..definition import Actor, Call, CallerKind, Operation
+from ..host import OperationHost
+from .form import dump_error, dump_progress
 from .unix_socket import bind_socket, find_user
 
 log = logging.getLogger(__name__)
@@ -139,7 +139,7 @@ class _Calls:
             return await reply.fail(CoReasonError(problem), HTTPStatus.INTERNAL_SERVER_ERROR)
         finally:
             self._calls.pop(key, None)
-        return await reply.end({"result": found.result.dump_python(result, mode="json")})
+        return await reply.end(found.answer.dump(result))
 
     async def stop(self, request: web.Request) -> web.Response:
         """Ask a call for an early end."""
@@ -189,25 +189,24 @@ class _Reply:
     def report(self, done: int, total: int) -> None:
         """Write a progress, unless the one before is not written yet."""
         if self._progress is None or self._progress.done():
-            line = {"progress": {"done": done, "total": total}}
-            self._progress = asyncio.create_task(self._write(f"{json.dumps(line)}\n".encode(), is_last=False))
+            self._progress = asyncio.create_task(self._write(dump_progress(done, total), is_last=False))
 
     async def fail(self, error: CoReasonError, status: HTTPStatus = HTTPStatus.CONFLICT) -> web.StreamResponse:
         """Write an error as the last line."""
         if not self._response.prepared:
             self._response.set_status(next((code for kind, code in _STATUS.items() if isinstance(error, kind)), status))
-        return await self.end({"error": dump_error(error)})
+        return await self.end(dump_error(error))
 
-    async def end(self, line: dict[str, Any]) -> web.StreamResponse:
+    async def end(self, line: bytes) -> web.StreamResponse:
         """Write the last line."""
         if self._progress is not None:
             await self._progress
-        await self._write(await _encode(line))
+        await self._write(line)
         return self._response
 
-    async def _write(self, data: bytes, *, is_last: bool = True) -> None:
+    async def _write(self, line: bytes, *, is_last: bool = True) -> None:
         """Write a line. A client that does not read it in time is disconnected."""
-        if len(data) > self._limits.answer_bytes:
+        if len(line) >= self._limits.answer_bytes:
             problem = f"the answer has more than {self._limits.answer_bytes:,} bytes, the limit; ask for less"
             await self.fail(CoReasonError(problem))
             return
@@ -215,28 +214,12 @@ class _Reply:
             async with asyncio.timeout(self._limits.client_timeout_s):
                 if not self._response.prepared:
                     await self._response.prepare(self._request)
-                await self._response.write(data)
+                await self._response.write(line + b"\n")
                 if is_last:
                     await self._response.write_eof()
         except (TimeoutError, ConnectionError):
             if self._request.transport is not None:
                 self._request.transport.abort()
-
-
-async def _encode(line: dict[str, Any]) -> bytes:
-    """Encode a line: what is long beside the event loop, in pieces, so that it runs in between."""
-    pieces = json.JSONEncoder().iterencode(line)
-    data = bytearray()
-    for piece in pieces:
-        data += piece.encode()
-        if len(data) > _MAX_BYTES_IN_LOOP:
-            data += await asyncio.to_thread(_join, pieces)
-            break
-    return bytes(data + b"\n")
-
-
-def _join(pieces: Iterator[str]) -> bytes:
-    return "".join(pieces).encode()
 
 
 def _find_actor(request: web.Request) -> Actor | None:

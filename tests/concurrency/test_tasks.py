@@ -1,14 +1,14 @@
-"""Work beside the agents."""
+"""The tasks of one owner."""
 
 from __future__ import annotations
 
 import asyncio
 
-from spade_coreason.app.background_tasks import BackgroundTasks
+from spade_coreason.concurrency import Tasks
 
 
 async def test_nothing_begins_after_the_stop() -> None:
-    background, began = BackgroundTasks(), list[int]()
+    background, began = Tasks(), list[int]()
 
     async def work(number: int) -> None:
         began.append(number)

@@ -17,10 +17,9 @@ from typing import TypeVar
 from urllib.parse import quote
 from uuid import uuid4
 
-from pydantic import ValidationError
-
-from ..exceptions import ConfigError, ServerError
-from .definition import Arguments, Operation, load_error
+from ...exceptions import ConfigError, ServerError
+from ..definition import Arguments, Operation
+from .form import OtherFormError
 from .unix_socket import socket_address
 
 A = TypeVar("A", bound=Arguments)
@@ -87,16 +86,14 @@ def call_platform(
                 stack.close()
                 time.sleep(random.uniform(0, _BUSY_POLL_S))
             for line in response:
-                found = json.loads(line)
+                found = operation.answer.load(line)
                 if "result" in found:
-                    return operation.result.validate_python(found["result"]), was_interrupted()
-                if "error" in found:
-                    raise load_error(found["error"])
+                    return found["result"], was_interrupted()
                 on_progress(found["progress"]["done"], found["progress"]["total"])
     except TimeoutError as error:
         problem = f"does not answer within {operation.timeout_s or _CONNECT_S:g} s; something blocks its event loop"
         raise ServerError(f"the platform on {data_dir} is running, but {problem}") from error
-    except ValidationError as error:
+    except OtherFormError as error:
         raise ServerError(
             f"the platform on {data_dir} has another version, and its answer cannot be read; use the command of its version"
         ) from error
