@@ -72,6 +72,8 @@ def build_unstarted_agent(settings: Settings, number: int) -> Agent:
 class _Unavailable:
     """The network, the database and the files of an agent (a bare JID) that is never started."""
 
+    row_ids = writes = inbox_index = None  # a repository takes these from the database before it uses them
+
     def __init__(self, jid: str) -> None:
         self._jid = jid
 

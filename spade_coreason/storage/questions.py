@@ -73,7 +73,7 @@ class EndedQuestion(NamedTuple):
     people: tuple[str, ...]
 
 
-class ParkedRequests:
+class ParkedRequestRepository:
     """The requests of one agent that wait for answers, with their questions."""
 
     def __init__(self, database: Database, agent: str) -> None:
@@ -187,7 +187,7 @@ class QuestionRepository(RowRepository[StoredQuestion]):
 
     def __init__(self, database: Database, agent: str) -> None:
         super().__init__(database, agent)
-        self.parked = ParkedRequests(database, agent)
+        self.parked = ParkedRequestRepository(database, agent)
 
     def settle(
         self,
