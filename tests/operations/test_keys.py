@@ -135,7 +135,7 @@ async def test_an_end_is_chosen_or_never_comes(host: OperationHost) -> None:
         ({"agents": ["nobody"]}, "agents", f'there is no agent "nobody"; the agents are {NOTES}, {ECHO}'),
         ({"agents": ["notes@elsewhere.example"]}, "agents", "there is no agent"),
         ({"agents": ["*"]}, "agents", "there is no agent"),
-        ({"agents": []}, "agents", "at least 1 item"),
+        ({"agents": []}, "agents", "must not be empty"),
         ({"account": "carol"}, "account", "'carol' is not a JID"),
         ({"account": "x@callers.invalid"}, "account", "where no account can be"),
         ({"account": "x@CALLERS.Invalid"}, "account", "where no account can be"),
