@@ -153,9 +153,8 @@ def build_hosted(
     policy = Policy(rules=Rules(max_interactions=0))
 
     def build(network: AgentNetwork, upload: UploadFile) -> AgentRuntime:
-        parts = AgentParts(AgentRepository(database, jid), network, Files(upload), PeerOptions())
-        agent = EchoAgent(AgentDefinition.simple("echo"))
-        return parts.build_runtime(agent, AccessPolicy(jid), policy, crash_guard=crash_guard)
+        parts = AgentParts(AgentRepository(database, jid), network, Files(upload), PeerOptions(), AccessPolicy(jid), policy)
+        return parts.build_runtime(EchoAgent(AgentDefinition.simple("echo")), crash_guard=crash_guard)
 
     return HostedAgent(Login(jid, password), endpoint, build, stanza_bytes=policy.limits.stanza_bytes)
 

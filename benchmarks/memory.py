@@ -199,7 +199,7 @@ async def _measure_additions_in_turns(
             else:
                 memory.add_information(name, next(contents))
             durations.append(time.perf_counter() - started)
-        syncs.close()
+        syncs.is_closed = True
         await syncs.run()
         turns.append((time.perf_counter() - turn_started) / batch)
     return turns if way.endswith("and a sync") else durations

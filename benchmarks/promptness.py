@@ -57,7 +57,7 @@ async def typing_waits(server: XmppServer, directory: Path) -> Waits:
                 person.send("think", agent.jid, thread=thread, extra_xml=ACTIVE)
                 await asyncio.sleep(_BETWEEN_S)
         waits = [wait for person_waits in await seen for wait in person_waits]
-        assert agent.runner.turns_in_flight == len(waits), "they have to be busy all at once"
+        assert agent.runner.mailboxes.busy_count == len(waits), "they have to be busy all at once"
         done.set()
     return Waits(sorted(waits), lateness.most_s)
 

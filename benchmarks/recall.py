@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import NoReturn
 from uuid import uuid4
 
 import numpy as np
@@ -20,7 +21,7 @@ from spade_coreason.domain.conversation import ConversationStatus
 from spade_coreason.memory import ExtractiveSummariser, HistoryWindows, estimate_tokens
 from spade_coreason.memory.conversation import Variables
 from spade_coreason.memory.session import SessionChanges, TurnSession
-from spade_coreason.runtime.turns.step_journal import StepJournal
+from spade_coreason.runtime.steps.step_journal import StepJournal
 from spade_coreason.storage import open_database
 from spade_coreason.storage.backends.database import Database
 from spade_coreason.storage.knowledge import KnowledgeRepository
@@ -101,7 +102,12 @@ def _session(database: Database, knowledge: Knowledge) -> TurnSession:
     )
     repository = AgentRepository(database, AGENT)
     windows = HistoryWindows(repository, MemoryConfig(), estimate_tokens, ExtractiveSummariser(), knowledge)
-    return TurnSession(conversation, (), identity, repository, changes, StepJournal(repository.inbox, 0, uuid4()), windows)
+    journal = StepJournal(repository.inbox, 0, uuid4())
+    return TurnSession(conversation, (), identity, repository, changes, journal, windows, _fail, _fail)
+
+
+def _fail() -> NoReturn:
+    raise AssertionError("the turn makes no schedules, and asks nobody")
 
 
 async def _fill(database: Database, documents: int, chance: random.Random) -> None:

@@ -155,9 +155,9 @@ class _Session:
         database = await open_database(f"sqlite+aiosqlite:///{path}", "full")
         store = AgentRepository(database, AGENT)
         network = XmppTransport(AGENT, lambda messages: None, Policy().limits.stanza_bytes).network
-        parts = AgentParts(store, network, Files(refuse_upload), PeerOptions())
         policy = Policy(rules=Rules(max_interactions=0))
-        runner = parts.build_runtime(_Echo(), AccessPolicy(AGENT), policy).runner
+        parts = AgentParts(store, network, Files(refuse_upload), PeerOptions(), AccessPolicy(AGENT), policy)
+        runner = parts.build_runtime(_Echo()).runner
         await runner.open()
         return cls(database, store, runner, size)
 
@@ -175,7 +175,7 @@ class _Session:
         self.runner.intake.receive(
             InboundRequest(channel_kinds.PERSON, f"{PERSON}/x", str(uuid4()), "t", {"query": "hello"}, "hello", owner=PERSON)
         )
-        await self.runner.wait_until_idle()
+        await self.runner.mailboxes.wait_until_idle()
 
     async def close(self) -> None:
         await self.runner.drain(1)

@@ -754,7 +754,7 @@ class AgentTester:
         async with asyncio.timeout(timeout):
             await self._network.wait_until_delivered()
             if to in self.runners:
-                await self.runners[to].wait_until_idle(person.jid, thread)
+                await self.runners[to].mailboxes.wait_until_idle(person.jid, thread)
             await self._network.wait_until_delivered()
         self._raise_model_problem()
         return person.pop_texts(to, thread, without=self._unasked_keys)
@@ -848,24 +848,24 @@ class AgentTester:
         while True:
             while self._is_busy():
                 for runner in self.runners.values():
-                    await runner.initiative.tasks.catch_up()
-                    await runner.wait_until_idle()
+                    await runner.task_clock.catch_up()
+                    await runner.mailboxes.wait_until_idle()
                 await self._network.wait_until_delivered()
                 if self._database is not None and self._database.writes.has_writes:
                     await self._database.writes.submit([]).wait()
-            clocks = (runner.initiative.tasks for runner in self.runners.values())
+            clocks = (runner.task_clock.tasks for runner in self.runners.values())
             busy = next((clock for clock in clocks if clock.is_under_way(DELIVERY, self._agent_specs)), None)
             if busy is None:
                 break
             await busy.wait_for_progress()
         for runner in self.runners.values():
-            await runner.history_windows.wait_until_idle()
+            await runner.conversations.history_windows.wait_until_idle()
         self._raise_model_problem()
 
     def _is_busy(self) -> bool:
         has_writes = self._database is not None and self._database.writes.has_writes  # such as the end of a request that waits
         return bool(self._network.in_flight_count or has_writes) or any(
-            runner.turns_in_flight or runner.initiative.tasks.is_busy for runner in self.runners.values()
+            runner.mailboxes.busy_count or runner.task_clock.tasks.is_busy for runner in self.runners.values()
         )
 
     @property
@@ -898,12 +898,12 @@ class AgentTester:
 
     async def _catch_up(self) -> None:
         for runner in self.runners.values():
-            runner.initiative.tasks.has_alarm = False
-            runner.initiative.tasks.check()
+            runner.task_clock.tasks.alarm.has_timer = False
+            runner.task_clock.check()
         await self.settled()
 
     async def _find_next_due(self) -> datetime | None:
-        found = [await runner.initiative.tasks.find_next_due() for runner in self.runners.values()]
+        found = [await runner.task_clock.find_next_due() for runner in self.runners.values()]
         return min((due_at for due_at in found if due_at is not None), default=None)
 
     async def notifications(self, person: str | None = None) -> list[Notification]:
@@ -920,7 +920,7 @@ class AgentTester:
 
         `owner` is the bare JID of a person, or of the agent for those of `@every`; by default all.
         """
-        return await self.runners[self.jid].initiative.scheduler.find_all(owner)
+        return await self.runners[self.jid].control.schedules.find_all(owner)
 
     async def questions(self, person: str | None = None, *, state: QuestionState | None = QuestionState.OPEN) -> list[Question]:
         """Return the questions and approvals of the agent under test, oldest first: those that wait for an answer.
@@ -1047,6 +1047,9 @@ class AgentTester:
         own_channel = LocalChannel(full_jid, self._network, stanza_bytes, self._devices)
         send = self._build_sender_to_people(full_jid)
         to_people = PeopleChannel(jid, send, stanza_bytes, self._devices, self._unasked_keys)
+        policy = self._policy
+        if not policy.approvals.operators:  # as in a configuration, which has one list of them
+            policy = replace(policy, approvals=replace(policy.approvals, operators=tuple(sorted(policy.operators))))
         parts = AgentParts(
             AgentRepository(database, jid),
             network._replace(channels={DEFAULT_CHANNEL: to_people, _CHANNEL: own_channel}),
@@ -1054,34 +1057,30 @@ class AgentTester:
             PeerOptions(
                 self._platform_directory, trusted_agents=TrustedAgents(self._agent_specs), topic_broker=self._topic_broker
             ),
+            AccessPolicy(jid, self._allow, operators=policy.operators),
+            policy,
             memory=partial(self._get_memory, jid),
             embedder=self._embedder,
             clock=self._clock,
         )
         with self._install_model(jid):
             agent = self.built_agents[jid] = self._build_agent(jid, agent_spec, parts)
-        approvals = self._policy.approvals
-        if not approvals.operators:  # as in a configuration, which has one list of them
-            approvals = replace(approvals, operators=tuple(sorted(self._policy.operators)))
-        memory = agent.manifest.config.memory or self._policy.memory
-        policy = replace(self._policy, memory=memory, approvals=approvals)
         runtime = parts.build_runtime(
             agent,
-            AccessPolicy(jid, self._allow, operators=policy.operators),
-            policy,
+            agent.manifest.config.memory,
             on_conversation_end=self._on_conversation_end if jid == self.jid else (),
             summariser=self._summariser,
             count_tokens=self._count_tokens,
             interceptors=[make_interceptor(source, "interceptors", jid, Path.cwd()) for source in self._interceptors],
         )
         self.runtimes[jid], self.runners[jid], self.gateways[jid] = runtime, runtime.runner, runtime.gateway
-        runtime.runner.initiative.tasks.has_alarm = not self._clock.is_set
+        runtime.runner.task_clock.tasks.alarm.has_timer = not self._clock.is_set
         self._platform_directory.add(
             jid,
             agent.manifest,
             runtime.gateway.access_requests,
             lambda: not runtime.runner.control.is_paused,
-            lambda: runtime.runner.turns_in_flight,
+            lambda: runtime.runner.mailboxes.busy_count,
         )
         self._network.detach(jid)
 

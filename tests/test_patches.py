@@ -56,10 +56,10 @@ def find_patches(path: Path) -> list[str]:
 @pytest.mark.parametrize(
     "patch",
     [
-        'monkeypatch.setattr("spade_coreason.runtime.upkeep.expiry._CALLBACK_S", 0.05)',
+        'monkeypatch.setattr("spade_coreason.runtime.conversations.expiry._CALLBACK_S", 0.05)',
         'monkeypatch.setattr(ends, "CALLBACK_S", 0.05)',
         'monkeypatch.setattr(database, "_take", held.append)',
-        'mock.patch("spade_coreason.runtime.upkeep.expiry._CALLBACK_S", 0.05)',
+        'mock.patch("spade_coreason.runtime.conversations.expiry._CALLBACK_S", 0.05)',
         'mock.patch.object(ends.Ends, "open")',
         "ends.CALLBACK_S = 0.05",
         "t.runner._lanes = None",

@@ -41,6 +41,7 @@ from .factories import (
     build_access_policy,
     build_embedder,
     build_memory,
+    build_memory_config,
     build_memory_table,
     build_peer_options,
     build_policy,
@@ -109,7 +110,7 @@ class AgentBuilder:
         )
         if not settings.directory:
             runtime, runner = host.runtime, host.runtime.runner
-            access_requests, count_turns = runtime.gateway.access_requests, lambda: runner.turns_in_flight
+            access_requests, count_turns = runtime.gateway.access_requests, lambda: runner.mailboxes.busy_count
             self.directory.add(
                 bare_jid(settings.jid), runtime.agent.manifest, access_requests, host.takes_requests, count_turns
             )
@@ -171,6 +172,8 @@ class AgentBuilder:
                 own_urls=self._list_file_places(endpoint),
             ),
             build_peer_options(self.settings, settings, self.directory, self._fan_out),
+            build_access_policy(self.settings, settings),
+            build_policy(self.settings, settings, None, has_forgery=endpoint.has_forgery),
             memory=partial(self.get_memory, jid),
             embedder=self.embedder,
             get_platform=lambda: self.host,
@@ -185,8 +188,7 @@ class AgentBuilder:
         memory = self.settings.memory_of(settings)
         runtime = parts.build_runtime(
             agent,
-            build_access_policy(self.settings, settings),
-            build_policy(self.settings, settings, agent.manifest.config.memory, has_forgery=endpoint.has_forgery),
+            build_memory_config(self.settings.memory, settings.memory, agent.manifest.config.memory),
             on_conversation_end=self._on_conversation_end,
             summariser=build_summariser(memory),
             count_tokens=build_token_counter(memory, project, f"{place}.memory.tokenizer"),

@@ -137,7 +137,7 @@ class HostedAgents:
         if self._settings.metrics is not None:
             host.runtime.runner.metrics.measure_latencies()
         if doors := self._settings.doors_of(settings):
-            control, commands = host.runtime.runner.control, host.runtime.runner.commands
+            control, commands = host.runtime.runner.control, host.runtime.runner.executor.commands
             wait_s = 0.0 if self.remote_doors is None else TAKEOVER_S
             self.doors.add(jid, agent.manifest, doors, lambda: control.is_paused, wait_s, commands.describe)
             changed.subscribe(lambda: self._update_manifest(jid, agent.manifest))

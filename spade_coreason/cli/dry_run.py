@@ -48,6 +48,7 @@ class HasCard(Protocol):
 
 def build_unstarted_agent(settings: Settings, number: int) -> Agent:
     """Build a configured agent without starting it. Raise ConfigError as `load_agent` and `load_interceptors` do."""
+    from ..domain.access import AccessPolicy
     from ..memory import AgentInteractionMemory
     from ..runtime import AgentParts, Files, PeerOptions, load_agent, load_interceptors
     from ..storage import AgentRepository
@@ -63,6 +64,7 @@ def build_unstarted_agent(settings: Settings, number: int) -> Agent:
         XmppTransport(jid, unavailable.send, settings.limits.stanza_bytes).network,
         Files(unavailable.upload),
         PeerOptions(),
+        AccessPolicy(jid),
         memory=lambda: AgentInteractionMemory(jid, settings.storage.memory_dir),
     )
     injectables = parts.as_injectables(agent.manifest)

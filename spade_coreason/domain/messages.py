@@ -393,6 +393,11 @@ class InboundRequest:
         return self.account or self.context.root_sender or self.owner
 
     @property
+    def is_topic_item(self) -> bool:
+        """True for an item that the configured topic broker delivers: no other request keeps its metadata."""
+        return "topic" in self.metadata
+
+    @property
     def is_from_room(self) -> bool:
         """True if a room passed the request on: as its own message, or as a private one of an occupant."""
         return bool(self.address)

@@ -24,6 +24,8 @@ from .texts.json_text import dump_json
 from .texts.translation import translate
 
 MAX_QUESTION_CHARACTERS = 4000
+QUESTION, APPROVAL = "question", "approval"
+"""The kinds of questions."""
 MAX_CHOICES = 20
 MAX_OPEN_QUESTIONS = 20
 """The most open questions of an agent that a person is asked at once by others. Further ones wait for a place."""

@@ -162,15 +162,13 @@ class DoorEncoder(ReplyEncoder):
     follows_streams = True
     shows_files = False
     batches = False
+    shows_thoughts = shows_steps = True
 
     def __init__(self, incoming: InboundRequest, key: UUID) -> None:
         self.key = str(key)
         self.recipient = incoming.sender
         self._uuid = key
         self._request_id = str(incoming.request_id or key)
-
-    def reads_thoughts(self, title: str | None) -> bool:
-        return True
 
     def encode(self, event: TurnEvent) -> list[str]:
         kind, data = event_data(event, self._uuid)

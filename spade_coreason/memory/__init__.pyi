@@ -63,7 +63,6 @@ from .openai_api import (
 )
 from .session import (
     SessionChanges as SessionChanges,
-    SessionSchedules as SessionSchedules,
     TurnSession as TurnSession,
 )
 from .summaries import (

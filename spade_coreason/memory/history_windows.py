@@ -75,14 +75,16 @@ class HistoryWindows:
         if self._limits_tokens and (size := self._turn_tokens(turn)) > self.policy.limit:
             turn = turn.with_meta("over_limit", size)
         turns = recent_turns.with_appended(turn)
-        return turn, turns, self.prune(turns, number, variables)
+        return turn, turns, self._prune(turns, len(turns), number, variables)
 
     def prune(self, recent_turns: RecentTurns, newest_number: int, variables: Variables) -> int:
         """Drop the turns that need not stay in memory, and return the number of the first turn of the window.
 
         `newest_number` is the number of the newest turn, from 1. See `domain.memory_strategies.window_bounds`.
         """
-        available = len(recent_turns)
+        return self._prune(recent_turns, len(recent_turns), newest_number, variables)
+
+    def _prune(self, recent_turns: RecentTurns, available: int, newest_number: int, variables: Variables) -> int:
         if self._limits_tokens:
             max_turns, first = window_bounds(
                 available, self.policy, newest_number, sizes=(self._turn_tokens(turn) for turn in reversed(recent_turns))

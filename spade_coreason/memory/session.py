@@ -168,28 +168,19 @@ class SessionApprovals(Protocol):
     ) -> Any: ...
 
 
-class SessionTools(Protocol):
-    """Parts of a turn that few turns use."""
-
-    def open_schedules(self) -> SessionSchedules:
-        """Return the schedules of the turn."""
-        ...
-
-    def open_questions(self) -> SessionApprovals:
-        """Return the questions of the turn to people, approvals among them."""
-        ...
-
-
 class TurnSession:
     """The `Session` of one turn. `contracts.authoring` documents the methods for agents.
 
-    `person` is the bare JID of the person whose knowledge it searches; "" if it is not known.
+    `open_schedules` and `open_questions` return what few turns use. `person` is the bare JID of the person whose knowledge it
+    searches; "" if it is not known.
     """
 
     __slots__ = (
         "_changes",
         "_compaction",
         "_identity",
+        "_open_questions",
+        "_open_schedules",
         "_person",
         "_recent_turns",
         "_record",
@@ -197,10 +188,7 @@ class TurnSession:
         "_steps",
         "_windows",
         "later_turns",
-        "tools",
     )
-    tools: SessionTools
-    """The parts that few turns use."""
 
     def __init__(
         self,
@@ -211,6 +199,8 @@ class TurnSession:
         changes: SessionChanges,
         steps: StepRunner,
         windows: HistoryWindows,
+        open_schedules: Callable[[], SessionSchedules],
+        open_questions: Callable[[], SessionApprovals],
         person: str = "",
     ) -> None:
         self._record = record
@@ -219,6 +209,8 @@ class TurnSession:
         self._repository = repository
         self._windows = windows
         self._compaction = windows.compaction_state(changes.conversation_variables) if windows.compacts else NO_COMPACTION
+        self._open_schedules = open_schedules
+        self._open_questions = open_questions
         self._person = person
         self._changes = changes
         self._steps = steps
@@ -310,23 +302,23 @@ class TurnSession:
 
     def open_approvals(self) -> SessionApprovals:
         """Return the approvals of the turn, for those who ask for several at once."""
-        return self.tools.open_questions()
+        return self._open_questions()
 
     async def remind(self, when: datetime | timedelta | str, payload: Payload, *, missed: Missed = "once") -> str:
         """Let a request come in this conversation at a time, and return the id of the schedule."""
-        return await self.tools.open_schedules().remind(when, payload, missed)
+        return await self._open_schedules().remind(when, payload, missed)
 
     async def later(self, payload: Payload) -> str:
         """Let work that takes long run beside this conversation, and return the id of the schedule."""
-        return await self.tools.open_schedules().later(payload)
+        return await self._open_schedules().later(payload)
 
     async def cancel_schedule(self, schedule_id: str) -> bool:
         """Cancel a schedule of the owner of this conversation. Return False if there is none."""
-        return await self.tools.open_schedules().cancel(schedule_id)
+        return await self._open_schedules().cancel(schedule_id)
 
     async def schedules(self) -> list[Schedule]:
         """Return the schedules of the owner of this conversation, the next due ones first."""
-        return await self.tools.open_schedules().find_all()
+        return await self._open_schedules().find_all()
 
     def end(self) -> None:
         """End the episode of the conversation after this turn. The next message opens a new one with the same memory."""

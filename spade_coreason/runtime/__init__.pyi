@@ -1,3 +1,4 @@
+from .access.access_requests import AccessRequests as AccessRequests
 from .agent_factory import (
     build_agent as build_agent,
     find_agent as find_agent,
@@ -31,9 +32,7 @@ from .commands.decorator import (
 from .commands.dialogs import (
     AdHocSessions as AdHocSessions,
 )
-from .commands.model import (
-    CommandResult as CommandResult,
-)
+from .conversations.expiry import OnConversationEnd as OnConversationEnd
 from .crash_guard import (
     CrashGuard as CrashGuard,
 )
@@ -52,18 +51,22 @@ from .files import (
 from .function_agent import (
     agent as agent,
 )
+from .garbage_collection import tune_gc as tune_gc
 from .initiative.decorator import (
     every as every,
 )
 from .initiative.people import (
     People as People,
 )
-from .intake.access_requests import (
-    AccessRequests as AccessRequests,
-)
 from .intake.gateway import (
     InboundGateway as InboundGateway,
 )
+from .interceptors import (
+    InterceptorSource as InterceptorSource,
+    load_interceptors as load_interceptors,
+    make_interceptor as make_interceptor,
+)
+from .observability.metrics import HISTOGRAM_LIMITS_S as HISTOGRAM_LIMITS_S, Histogram as Histogram, Metrics as Metrics
 from .observability.opentelemetry import (
     OpenTelemetryTracing as OpenTelemetryTracing,
 )
@@ -77,7 +80,6 @@ from .peers.peer_answers import (
     collect_answer as collect_answer,
 )
 from .peers.peers import (
-    CURRENT_REQUEST as CURRENT_REQUEST,
     FanOutLimit as FanOutLimit,
     PeerOptions as PeerOptions,
     Peers as Peers,
@@ -85,41 +87,24 @@ from .peers.peers import (
     command_request as command_request,
     to_request as to_request,
 )
-from .person_encoder import (
+from .questions.turn_questions import (
+    ApprovalCall as ApprovalCall,
+    ApprovalDecision as ApprovalDecision,
+)
+from .replies.person_encoder import (
     LiveMessage as LiveMessage,
     PersonEncoder as PersonEncoder,
     PersonMessage as PersonMessage,
     TextForm as TextForm,
 )
-from .questions.turn_questions import (
-    ApprovalCall as ApprovalCall,
-    ApprovalDecision as ApprovalDecision,
-)
 from .runner import (
     Runner as Runner,
 )
+from .steps.current import CURRENT_REQUEST as CURRENT_REQUEST
+from .steps.steps import MAX_RESULT_BYTES as MAX_RESULT_BYTES
 from .topics.decorator import (
     subscribe as subscribe,
 )
 from .topics.store import (
     TopicStore as TopicStore,
-)
-from .turns.interceptors import (
-    InterceptorSource as InterceptorSource,
-    load_interceptors as load_interceptors,
-    make_interceptor as make_interceptor,
-)
-from .turns.steps import (
-    MAX_RESULT_BYTES as MAX_RESULT_BYTES,
-)
-from .upkeep.expiry import (
-    OnConversationEnd as OnConversationEnd,
-)
-from .upkeep.garbage_collection import (
-    tune_gc as tune_gc,
-)
-from .upkeep.metrics import (
-    HISTOGRAM_LIMITS_S as HISTOGRAM_LIMITS_S,
-    Histogram as Histogram,
-    Metrics as Metrics,
 )

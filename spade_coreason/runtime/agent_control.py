@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from ..domain import conversation
@@ -23,67 +23,53 @@ from ..storage import (
     StoredConversation,
     StoredQuestion,
 )
+from .access.access_requests import AccessRequests
+from .conversations.expiry import ConversationExpiry
 from .event_emitter import EventEmitter
-from .initiative.initiative import Initiative
-from .initiative.notifier import Notifier
-from .initiative.scheduler import Scheduler
-from .intake.access_requests import AccessRequests
-from .intake.mailboxes import Mailboxes
-from .intake.quota_limit import QuotaLimit
+from .initiative.notifications import AgentNotifications
 from .intake.recovery import InboxRecovery
+from .intake.scheduler import Scheduler
 from .live_erasure import LiveErasure
+from .mailboxes.limits import QuotaLimit
+from .mailboxes.mailboxes import Mailboxes
 from .questions.desk import QuestionDesk
-from .upkeep.expiry import ConversationExpiry
 
 log = logging.getLogger(__name__)
 
 
+@dataclass(slots=True, eq=False, kw_only=True)
 class AgentControl(RunningAgent):
     """One running agent as operations use it.
 
     Only an erasure waits for turns, because an operator may call the others within one.
     """
 
-    # The assembly sets these, which are built after it.
-    initiative: Initiative
+    repository: AgentRepository
+    mailboxes: Mailboxes
+    expiry: ConversationExpiry
+    clock: Callable[[], datetime]
+    recovery: InboxRecovery
+    quota_limit: QuotaLimit
+    access_requests: AccessRequests
+    erasure: LiveErasure
     questions: QuestionDesk
-    notifications: Notifier
+    notifications: AgentNotifications
     schedules: Scheduler
-
-    def __init__(
-        self,
-        repository: AgentRepository,
-        mailboxes: Mailboxes,
-        expiry: ConversationExpiry,
-        erasure: LiveErasure,
-        recovery: InboxRecovery,
-        access_requests: AccessRequests,
-        quota_limit: QuotaLimit,
-        clock: Callable[[], datetime],
-    ) -> None:
-        self._repository = repository
-        self._mailboxes = mailboxes
-        self._expiry = expiry
-        self.erasure = erasure
-        self.recovery = recovery
-        self.access_requests = access_requests
-        self.quota_limit = quota_limit
-        self._clock = clock
-        self._is_pause_decided = False
-        self.pause_changed: EventEmitter[[]] = EventEmitter()
-        """Emitted when the agent is paused or resumed."""
+    pause_changed: EventEmitter[[]] = field(default_factory=EventEmitter)
+    """Emitted when the agent is paused or resumed."""
+    _is_pause_decided: bool = False
 
     def load(self, stored: StoredAgent) -> None:
         """Take the pause of an earlier run: a pause lasts over restarts. A decision of this run is newer than `stored`."""
         if stored.is_paused and not self._is_pause_decided:
-            self._mailboxes.pause()
+            self.mailboxes.gate.pause()
 
     # The pause
 
     @property
     def is_paused(self) -> bool:
         """True while the agent is paused: it starts no turns."""
-        return self._mailboxes.is_paused
+        return self.mailboxes.gate.is_paused
 
     async def find_pause(self) -> bool:
         """Return True while the agent is paused."""
@@ -96,13 +82,13 @@ class AgentControl(RunningAgent):
         call has effect at once; its commit is done when it is durable.
         """
         self._is_pause_decided = True
-        if is_paused is not self._mailboxes.is_paused:
+        if is_paused is not self.mailboxes.gate.is_paused:
             if is_paused:
-                self._mailboxes.pause()
+                self.mailboxes.gate.pause()
             else:
-                self._mailboxes.resume()
+                self.mailboxes.gate.resume()
             self.pause_changed.emit()
-        stored = self._repository.save_pause(is_paused)
+        stored = self.repository.save_pause(is_paused)
         stored.on_failed(self._log_failed_write)
         return stored
 
@@ -113,7 +99,7 @@ class AgentControl(RunningAgent):
         return self._find_active(conversation_id) or await self._load(conversation_id)
 
     async def _load(self, conversation_id: str) -> StoredConversation | None:
-        return (await self._repository.find_conversations([conversation_id])).get(conversation_id)
+        return (await self.repository.find_conversations([conversation_id])).get(conversation_id)
 
     async def end(self, conversation_id: str) -> bool:
         """End an active conversation, with the state `completed`. A running turn still sends its reply.
@@ -123,9 +109,9 @@ class AgentControl(RunningAgent):
         record = await self._change(conversation_id, _end_if_active)
         if record is None:
             return False
-        await self._expiry.on_ended(conversation_id, record.status.state)
-        if (mailbox := self._mailboxes.conversations.find(conversation_id)) is not None:
-            self._mailboxes.evict_if_idle(mailbox)
+        await self.expiry.on_ended(conversation_id, record.status.state)
+        if (mailbox := self.mailboxes.conversations.find(conversation_id)) is not None:
+            self.mailboxes.evict_if_idle(mailbox)
         return True
 
     async def reset(self, conversation_id: str) -> bool:
@@ -133,11 +119,11 @@ class AgentControl(RunningAgent):
 
         Return False if no conversation has that id.
         """
-        now = self._clock()
+        now = self.clock()
         record = await self._change(conversation_id, lambda status: conversation.restart_episode(status, now))
         if record is None:
             return False
-        self._expiry.on_activity(conversation_id, now)
+        self.expiry.on_activity(conversation_id, now)
         return True
 
     async def _change(
@@ -151,22 +137,22 @@ class AgentControl(RunningAgent):
         record = self._find_active(conversation_id) or stored
         if record is None or (status := change(record.status)) is record.status:
             return None
-        mailbox = self._mailboxes.conversations.find(conversation_id)
+        mailbox = self.mailboxes.conversations.find(conversation_id)
         record = replace(record, status=status)
         if not status.is_active:
-            record = self._expiry.prune(record, mailbox.active if mailbox is not None else None)
+            record = self.expiry.prune(record, mailbox.active if mailbox is not None else None)
         self._update_active(conversation_id, change)
-        await self._repository.save_conversation(record)
+        await self.repository.save_conversation(record)
         if stored is not None:
             self._update_active(conversation_id, change)  # a turn may have loaded the old record during the write
         return record
 
     def _find_active(self, conversation_id: str) -> StoredConversation | None:
-        mailbox = self._mailboxes.conversations.find(conversation_id)
+        mailbox = self.mailboxes.conversations.find(conversation_id)
         return mailbox.active.record if mailbox is not None and mailbox.active is not None else None
 
     def _update_active(self, conversation_id: str, change: Callable[[ConversationStatus], ConversationStatus]) -> None:
-        mailbox = self._mailboxes.conversations.find(conversation_id)
+        mailbox = self.mailboxes.conversations.find(conversation_id)
         if mailbox is not None and (active := mailbox.active) is not None:
             active.record = replace(active.record, status=change(active.record.status))
             active.echo_count = 0
@@ -179,50 +165,50 @@ class AgentControl(RunningAgent):
 
     async def count_busy(self) -> int:
         """Return the number of conversations with a turn that runs."""
-        return self._mailboxes.busy_count
+        return self.mailboxes.busy_count
 
     async def hold_turns(self) -> None:
         """Start no further turns, until `release_turns` was called as often."""
-        self._mailboxes.hold()
+        self.mailboxes.gate.hold()
 
     async def release_turns(self) -> None:
         """End what `hold_turns` began: start the turns of what waits."""
-        self._mailboxes.release()
+        self.mailboxes.gate.release()
 
     async def wait_for_turns(self, timeout_s: float) -> None:
         """Wait until no turn runs, at most `timeout_s` seconds."""
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
-                await self._mailboxes.wait_until_idle()
+                await self.mailboxes.wait_until_idle()
 
     async def list_turns(self) -> list[RunningTurn]:
         """Return the turns that run, the oldest first."""
         found = [
             RunningTurn(
-                self._repository.agent,
+                self.repository.agent,
                 turn.queued.incoming.person or mailbox.sender,
                 mailbox.conversation_id or "",
                 turn.started_at,
                 turn.last_step,
                 describe_await(turn.work),
             )
-            for mailbox in self._mailboxes
+            for mailbox in self.mailboxes
             if (turn := mailbox.turn) is not None
         ]
         return sorted(found, key=lambda turn: turn.since)
 
     async def run_stored(self, request: PendingRequest) -> bool:
         """Run a request that is stored and has not run in this process. Return False if it waits for a start or a resume."""
-        self._repository.database.inbox_index.add_open(self._repository.agent, request.key, request.inbox_row)
-        return self.recovery.queue(request) and self._mailboxes.is_accepting and not self._mailboxes.starts_none
+        self.repository.database.inbox_index.add_open(self.repository.agent, request.key, request.inbox_row)
+        return self.recovery.queue(request) and self.mailboxes.is_accepting and not self.mailboxes.gate.is_closed
 
     async def wake_notifications(self) -> None:
         """Look for notifications that are due: one was stored."""
-        self.initiative.wake()
+        self.notifications.tasks.wake()
 
     async def may_answer(self, question: StoredQuestion, person: str) -> bool:
         """Return True if a person (a bare JID) who was asked may answer now."""
-        return self.questions.may_answer(question, person)
+        return self.questions.rights.may_answer(question, person)
 
     async def list_waiting_people(self) -> list[str]:
         """Return the people (bare JIDs) about whom operators were asked and have not decided."""
@@ -233,7 +219,7 @@ class AgentControl(RunningAgent):
         return self.quota_limit.usage(limit) if person is None else [self.quota_limit.usage_of(person)]
 
     def _log_failed_write(self, error: BaseException) -> None:
-        log.error("%s: cannot store the pause or resume, which a restart will undo: %s", self._repository.agent, error)
+        log.error("%s: cannot store the pause or resume, which a restart will undo: %s", self.repository.agent, error)
 
 
 def _end_if_active(status: ConversationStatus) -> ConversationStatus:

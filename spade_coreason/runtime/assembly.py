@@ -1,4 +1,8 @@
-"""The assembly of one agent, for the platform, for tests and for dry runs: its parts, its runner and its gateway."""
+"""The assembly of one agent, for the platform, for tests and for dry runs: its parts, its runner and its gateway.
+
+`AgentParts` is what there is before the agent, whose constructor may take some of it. `AgentParts.build_runtime` builds the
+rest around the agent: its conversations, its intake, its control and its turns, each from what was built before.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +11,11 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
-from ..concurrency import DeadlineExceededError, DeadlineTimers, run_with_timeout
-from ..contracts import Agent, AgentDefinition, Interceptor
+from ..concurrency import DeadlineExceededError, run_with_timeout
+from ..contracts import Agent, AgentDefinition, Interceptor, MemoryConfig
 from ..contracts.times import utc_now
 from ..domain.access import AccessPolicy
 from ..domain.channel_kinds import DEFAULT_CHANNEL, SCHEDULE_CHANNEL
@@ -32,64 +35,74 @@ from ..memory import (
 )
 from ..operations.host import OperationHost
 from ..storage import AgentRepository, KnowledgeRepository, RunningRequests
+from .access.access_requests import AccessRequests
+from .access.admission import Admission
+from .access.known_people import KnownPeople
+from .access.revocation import AccessRevocation
 from .agent_control import AgentControl
 from .agent_factory import Injectables
-from .agent_lifecycle import AgentLifecycle
 from .channels import AgentNetwork, Channel
+from .commands.agent_commands import AgentCommandRunner
 from .commands.agent_host import AgentHost
 from .commands.context import CommandContext
+from .commands.effects import CommandEffects
 from .commands.executor import CommandExecutor
 from .commands.registry import Commands
+from .conversations.agent_lifecycle import AgentLifecycle
+from .conversations.conversation_loader import ConversationLoader
+from .conversations.expiry import ConversationExpiry, OnConversationEnd
+from .conversations.parts import ConversationParts
+from .conversations.persons import Persons
+from .conversations.retention_job import EphemeralOwners, RetentionJob
 from .crash_guard import CrashGuard
 from .event_emitter import EventEmitter
 from .files import Files, UploadFile
+from .handlers import route_to_handlers
 from .initiative.channel import ScheduleChannel
 from .initiative.decorator import every_of
-from .initiative.initiative import Initiative
+from .initiative.notifications import AgentNotifications
 from .initiative.notifier import Notifier
 from .initiative.people import People
-from .initiative.scheduler import Scheduler
-from .intake.access_requests import AccessRequests
-from .intake.admission import Admission
-from .intake.conversation_loader import ConversationLoader
 from .intake.gateway import InboundGateway
-from .intake.known_people import KnownPeople
-from .intake.mailboxes import Mailboxes
-from .intake.quota_limit import QuotaLimit
 from .intake.received_reactions import ReceivedReactions
 from .intake.recovery import InboxRecovery
 from .intake.repeated_requests import RepeatedRequests
 from .intake.request_intake import RequestIntake
-from .intake.revocation import AccessRevocation
+from .intake.scheduler import Scheduler
+from .intake.tracing import HandleRequest, TracedIntake, name_turns_in_log, trace_turns
 from .languages import PersonLanguages
 from .live_erasure import LiveErasure
-from .observability.turns import HandleRequest, TracedIntake, name_turns_in_log, trace_turns
+from .mailboxes.gate import TurnGate
+from .mailboxes.limits import MailboxCapacity, QuotaLimit
+from .mailboxes.mailboxes import Mailboxes, MailboxWorkers
+from .mailboxes.withdrawal import Withdrawal
+from .observability.incidents import IncidentRecorder
+from .observability.metrics import Metrics
 from .peers.open_requests import OpenRequests
 from .peers.peers import PeerOptions, Peers
 from .questions.desk import QuestionDesk
+from .replies.long_answers import LongAnswers
+from .replies.outbox import Outbox
+from .replies.output import TurnOutputs
+from .replies.program_requests import InFlightRequests
+from .request_handler import ConversationAdmission, GuardedHandler, LateChecks, RequestHandler
 from .runner import Runner
-from .tasks import TaskRunner
+from .tasks import AgentTasks, TaskClock
 from .topics.announcement import SubscriptionAnnouncement
 from .topics.decorator import subscriptions_of
 from .topics.store import TopicStore
-from .turns.long_answers import LongAnswers
-from .turns.outbox import Outbox
-from .turns.output import ReplyTimers
-from .turns.turn_services import TurnServices
-from .turns.worker import MailboxWorkers, RequestHandler
-from .upkeep.expiry import ConversationExpiry, OnConversationEnd
-from .upkeep.incidents import IncidentRecorder
-from .upkeep.metrics import Metrics
-from .upkeep.retention_job import EphemeralOwners, RetentionJob
+from .turns.turn import TurnFactory, TurnRunner
+from .turns.turn_execution import TurnExecution, TurnStore
 
 log = logging.getLogger(__name__)
 
 
 class AgentParts:
-    """The parts of one agent that its constructor may take and that its runner uses.
+    """The parts of one agent that there are before it: its constructor may take some, and its runner uses them.
 
-    `repository` has the rows of the agent, whose bare JID is `repository.agent`. `memory` returns the interaction memory; None
-    for an agent without one. `get_platform` returns its platform, once that is there. `clock` is the time of conversations.
+    `repository` has the rows of the agent, whose bare JID is `repository.agent`. `access` decides who may talk to it. `policy`
+    has its limits and timeouts. `memory` returns the interaction memory; None for an agent without one. `get_platform` returns
+    its platform, once that is there. `clock` is the time of conversations.
     """
 
     def __init__(
@@ -98,40 +111,44 @@ class AgentParts:
         network: AgentNetwork,
         files: Files,
         peer_options: PeerOptions,
+        access: AccessPolicy,
+        policy: Policy | None = None,
         *,
         memory: Callable[[], AgentInteractionMemory] | None = None,
         embedder: Embedder | None = None,
         get_platform: Callable[[], OperationHost | None] = lambda: None,
         clock: Callable[[], datetime] = utc_now,
     ) -> None:
+        policy = policy or Policy()
         jid = self.jid = repository.agent
         """The bare JID of the agent."""
         self.repository = repository
         self.network = network
         self.files = files
         self.peer_options = peer_options
+        self.access = access
+        self.policy = policy
         self.memory = memory
+        self.get_platform = get_platform
         self.clock = clock
-        self._get_platform = get_platform
-        self._mailboxes: Mailboxes | None = None
-        self.open_requests = OpenRequests(lambda: self._mailboxes is not None and self._mailboxes.is_cancelling_turns)
-        self.known_people = KnownPeople(repository)
-        self.people = People(jid, self._get_notifier)
-        self._notifier: Notifier | None = None
+        self.cancelling = asyncio.Event()
+        """Set while a stop cancels the running turns. Their requests run again after the next start."""
+        self.metrics = Metrics()
+        self.languages = PersonLanguages()
+        self.persons = Persons(repository, self.languages)
+        self.known_people = KnownPeople(repository, access.operators)
+        self.tasks = AgentTasks(repository.tasks, jid, clock, policy.timings.retry_s)
+        self.notifications = AgentNotifications(repository, self.tasks, self.persons, access, network, policy.notifications)
+        self.people = People(jid, self.notifications)
         self.manifest_changed: EventEmitter[[]] = EventEmitter()
         """Emitted when the agent has another manifest than at its start."""
+        self.open_requests = OpenRequests(self.cancelling.is_set)
         self.peers = Peers(jid, self.open_requests, network.requests, peer_options, self.known_people)
         self.topic_store = TopicStore(
-            jid, repository.topics, self.open_requests, network.requests, clock, peer_options.trusted_agents
+            jid, repository.topics, self.open_requests, network.requests, self.tasks, access, peer_options.trusted_agents
         )
         self.knowledge = Knowledge(KnowledgeRepository(repository.database, jid), embedder, clock=clock)
         self.usage = Usage(repository, clock)
-
-    def _get_notifier(self) -> Notifier:
-        """Return the notifier of the agent. RuntimeError before its runtime is built."""
-        if self._notifier is None:
-            raise RuntimeError("people cannot be notified before the agent is started")
-        return self._notifier
 
     def as_injectables(self, manifest_file: Path | None = None, manifest: AgentDefinition | None = None) -> Injectables:
         """Return the parts as arguments for the constructor of the agent."""
@@ -150,8 +167,7 @@ class AgentParts:
     def build_runtime(
         self,
         agent: Agent,
-        access: AccessPolicy,
-        policy: Policy | None = None,
+        memory_config: MemoryConfig | None = None,
         *,
         on_conversation_end: Sequence[OnConversationEnd] = (),
         summariser: Summariser | None = None,
@@ -162,138 +178,313 @@ class AgentParts:
     ) -> AgentRuntime:
         """Build the runner, the intake and the gateway of an agent.
 
-        `access` decides who may talk to it. `policy` has its limits and timeouts. `on_conversation_end` are called with the
+        `memory_config` is that of its manifest, if it replaces that of the policy. `on_conversation_end` are called with the
         conversation id and the final state when an episode ends; a method of the agent of this name is called last.
         `summariser` and `count_tokens` are parts of the memory strategy. `interceptors` decide on new requests, and run around
         `assist`, in their order. `crash_guard` is the one of the process. `tracing` makes the traces, if there are any.
         """
-        policy, crash_guard = policy or Policy(), crash_guard or CrashGuard(RunningRequests())
-        repository, network, clock = self.repository, self.network, self.clock
-        languages, metrics = PersonLanguages(), Metrics()
-        channels = {**network.channels, SCHEDULE_CHANNEL: ScheduleChannel(network.channels[DEFAULT_CHANNEL])}
-        self.known_people.add_operators(access.operators)
-        access_requests = AccessRequests(access, repository, agent.manifest.metadata.name, network.notices, languages)
-        tasks = TaskRunner(repository.tasks, self.jid, clock, policy.timings.retry_s)
-        self.topic_store.attach(access_requests, tasks)
+        crash_guard = crash_guard or CrashGuard(RunningRequests())
         if isinstance(changed := getattr(agent, "manifest_changed", None), EventEmitter):
             changed.subscribe(self.manifest_changed.emit)
         self.manifest_changed.subscribe(lambda: self.peer_options.platform.update(self.jid, agent.manifest))
-
-        # What the turns share
         history_windows = HistoryWindows(
-            repository, policy.memory, count_tokens or estimate_tokens, summariser or ExtractiveSummariser(), self.knowledge
+            self.repository,
+            memory_config or self.policy.memory,
+            count_tokens or estimate_tokens,
+            summariser or ExtractiveSummariser(),
+            self.knowledge,
         )
-        quotas = replace(policy.quotas, operators=policy.operators)
-        quota_limit = QuotaLimit(repository, quotas, policy.limits.concurrency, clock)
-        mailboxes = self._mailboxes = Mailboxes(repository, quota_limit, policy.limits.queue, policy.remembered_turns)
-        lifecycle = AgentLifecycle(agent, policy.rules.lifecycle, policy.rules.idle_shutdown_s, policy.timings.shutdown_s)
-        expiry = ConversationExpiry(
-            repository, mailboxes, lifecycle, policy.rules, clock, history_windows.with_current_window, policy.timings
-        )
+        program_requests = InFlightRequests()
+        conversations = _build_conversations(self, agent, history_windows, program_requests, is_traced=tracing is not None)
         for callback in (*on_conversation_end, getattr(agent, "on_conversation_end", None)):
             if callable(callback):
-                expiry.conversation_ended.subscribe(callback)
-        outbox = Outbox(channels, repository.inbox, metrics, is_traced=tracing is not None)
-        services = TurnServices(
+                conversations.expiry.conversation_ended.subscribe(callback)
+        incidents = IncidentRecorder(self.repository, self.clock)
+        intake = _build_intake(self, agent, conversations, program_requests, incidents, interceptors, crash_guard, tracing)
+        control = _build_control(self, conversations, intake)
+        turns = _build_turns(self, agent, conversations, intake, control, incidents, interceptors, crash_guard, tracing)
+        runner = Runner(
             agent=agent,
-            interceptors=interceptors,
-            jid=self.jid,
-            repository=repository,
-            policy=policy,
-            clock=clock,
-            mailboxes=mailboxes,
-            crash_guard=crash_guard,
-            lifecycle=lifecycle,
-            expiry=expiry,
-            history_windows=history_windows,
-            long_answers=LongAnswers(self.jid, self.files, policy.limits.file_over_bytes),
-            outbox=outbox,
-            reply_timers=ReplyTimers(policy.timings),
-            assist_timers=DeadlineTimers(policy.rules.assist_timeout_s, self.jid, policy.timings.blocked_s),
-            job_timers=DeadlineTimers(policy.rules.job_timeout_s, self.jid, policy.timings.blocked_s),
-            usage=self.usage,
-            metrics=metrics,
-            incidents=IncidentRecorder(repository, clock),
+            repository=self.repository,
+            policy=self.policy,
+            metrics=self.metrics,
+            languages=self.languages,
+            conversations=conversations,
+            notifier=intake.notifier,
+            task_clock=TaskClock(self.tasks),
+            intake=intake.requests,
+            revocation=intake.revocation,
+            reactions=intake.reactions,
+            control=control,
+            executor=turns.executor,
+            turn_runner=turns.runner,
+            workers=turns.workers,
         )
-
-        # Commands
-        loader = ConversationLoader(services, languages)
-        commands = Commands(
-            agent,
-            is_enabled=policy.rules.commands,
-            operators=policy.operators,
-            prefixes=policy.rules.command_prefixes,
-            has_page=policy.has_page and not policy.approvals.page,
-        )
-        admission = Admission(self.jid, mailboxes, quota_limit, services.incidents, metrics, interceptors)
-        erasure = LiveErasure(services, loader, quota_limit, admission, self.memory)
-        recovery = InboxRecovery(
-            repository, mailboxes, outbox, commands, languages, crash_guard, metrics, policy.rules.on_restart
-        )
-        control = AgentControl(repository, mailboxes, expiry, erasure, recovery, access_requests, quota_limit, clock)
-        context = CommandContext(
-            agent=agent,
-            operators=frozenset(policy.operators),
-            rules=policy.rules,
-            shows_thoughts=policy.rules.thoughts,
-            zone=policy.notifications.zone,
-            prefixes=policy.rules.command_prefixes,
-            approvals_page=policy.approvals.page,
-            clock=clock,
-            mailboxes=mailboxes,
-            erased_people=admission.erased_people,
-            loader=loader,
-            files=self.files,
-            host=AgentHost(repository, control, self.memory, self.knowledge, quotas, self._get_platform),
-        )
-        executor = CommandExecutor(services, loader, commands, context, admission)
-
-        # The way of a request
-        repeated = RepeatedRequests(repository, mailboxes, outbox, metrics, clock)
-        intake_type = RequestIntake if tracing is None else TracedIntake
-        intake = intake_type(repository, mailboxes, admission, executor, repeated, outbox, languages, clock)
-        revocation = AccessRevocation(self.jid, access_requests, mailboxes, outbox)
-        handler = RequestHandler(services, languages, loader, executor, intake, repeated, revocation)
-        handle: HandleRequest = handler.handle
-        if tracing is not None and isinstance(intake, TracedIntake):
-            intake.tracing = tracing
-            handle = trace_turns(handle, self.jid, tracing)
-        if names_turns():
-            handle = name_turns_in_log(handle, self.jid)
-        workers = MailboxWorkers(mailboxes, quota_limit, crash_guard, handle)
-        reactions = ReceivedReactions(agent, repository, mailboxes, policy.rules.assist_timeout_s)
-        gateway = InboundGateway(
-            intake, reactions, self.open_requests, access_requests, network, self.peer_options, self.known_people
-        )
-
-        # Initiative
-        notifier = self._notifier = Notifier(services, loader, access, tasks)
-        gateway.receive_bounce = notifier.receive_bounce
-        zone = policy.notifications.zone
-        is_room = channels[DEFAULT_CHANNEL].is_room
-        scheduler = Scheduler(repository, tasks, intake, access, is_room, every_of(agent), zone)
-        access_requests.decided.subscribe(lambda person, is_admitted: scheduler.resume() if is_admitted else None)
-        if access.has_roster:
-            access_requests.contacts_changed.subscribe(scheduler.resume)
-        resume = partial(erasure.resume, recovery.queue)
-        questions = QuestionDesk(repository, access, policy.approvals, languages, resume, tasks)
-        control.questions = services.questions = questions
-        access_requests.decided.subscribe(questions.review)
-        access_requests.contacts_changed.subscribe(questions.review)
-        access_requests.access_lost.subscribe(questions.review)
-        intake.end_parked = questions.end_of_messages
-        control.notifications, control.schedules = notifier, scheduler
-        control.initiative = services.initiative = Initiative(services, notifier, scheduler, questions, tasks)
-
-        # Opening and closing
-        retention_job = RetentionJob(
-            repository, self.memory, mailboxes, expiry, policy, clock, history_windows.cancel_for_conversation
-        )
-        runner = Runner(services, control, intake, workers, revocation, executor, reactions, retention_job)
         patterns = [subscription.pattern for subscription in subscriptions_of(agent)]
-        announcement = SubscriptionAnnouncement(self.peers, repository, patterns, self.peer_options.topic_broker)
-        ephemeral_owners = EphemeralOwners(repository, mailboxes, history_windows)
-        return AgentRuntime(agent, self, runner, gateway, announcement, ephemeral_owners)
+        announcement = SubscriptionAnnouncement(self.peers, self.repository, patterns, self.peer_options.topic_broker)
+        ephemeral_owners = EphemeralOwners(self.repository, conversations.mailboxes, conversations.withdrawal, history_windows)
+        return AgentRuntime(agent, self, runner, intake.gateway, announcement, ephemeral_owners)
+
+
+def _build_conversations(
+    parts: AgentParts,
+    agent: Agent,
+    history_windows: HistoryWindows,
+    program_requests: InFlightRequests,
+    *,
+    is_traced: bool,
+) -> ConversationParts:
+    """Build what waits, what is in memory, and what leaves."""
+    repository, policy, clock = parts.repository, parts.policy, parts.clock
+    quota_limit = QuotaLimit(repository, replace(policy.quotas, operators=policy.operators), policy.limits.concurrency, clock)
+    mailboxes = Mailboxes(
+        repository,
+        quota_limit,
+        TurnGate(),
+        program_requests,
+        parts.cancelling,
+        max_queued=policy.limits.queue,
+        remembered_turns=policy.remembered_turns,
+    )
+    lifecycle = AgentLifecycle(agent, policy.rules.lifecycle, policy.rules.idle_shutdown_s, policy.timings.shutdown_s)
+    prune = history_windows.with_current_window
+    expiry = ConversationExpiry(repository, mailboxes, lifecycle, policy.rules, clock, prune, policy.timings)
+    channels = parts.network.channels
+    channels = {**channels, SCHEDULE_CHANNEL: ScheduleChannel(channels[DEFAULT_CHANNEL])}
+    long_answers = LongAnswers(parts.jid, parts.files, policy.limits.file_over_bytes)
+    return ConversationParts(
+        mailboxes=mailboxes,
+        withdrawal=Withdrawal(mailboxes, repository.inbox),
+        quota_limit=quota_limit,
+        lifecycle=lifecycle,
+        expiry=expiry,
+        history_windows=history_windows,
+        loader=ConversationLoader(
+            repository, mailboxes.conversations, expiry, history_windows, parts.persons, policy.rules, clock
+        ),
+        retention_job=RetentionJob(
+            repository, parts.memory, mailboxes, expiry, policy, clock, history_windows.cancel_for_conversation
+        ),
+        outbox=Outbox(channels, repository.inbox, parts.metrics, is_traced=is_traced),
+        outputs=TurnOutputs(
+            channels, policy.timings, long_answers, program_requests.open_output, shows_thoughts=policy.rules.thoughts
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Intake:
+    """The ways on which requests come in: by messages, by the clock, from the last run, and after the answer of a person."""
+
+    gateway: InboundGateway
+    requests: RequestIntake
+    admission: Admission
+    access_requests: AccessRequests
+    revocation: AccessRevocation
+    commands: Commands
+    recovery: InboxRecovery
+    repeated: RepeatedRequests
+    desk: QuestionDesk
+    notifier: Notifier
+    scheduler: Scheduler
+    reactions: ReceivedReactions
+
+
+def _build_intake(
+    parts: AgentParts,
+    agent: Agent,
+    conversations: ConversationParts,
+    program_requests: InFlightRequests,
+    incidents: IncidentRecorder,
+    interceptors: Sequence[Interceptor],
+    crash_guard: CrashGuard,
+    tracing: Tracing | None,
+) -> _Intake:
+    """Build what takes requests in, and what makes them of due times and answers."""
+    repository, network, policy, clock = parts.repository, parts.network, parts.policy, parts.clock
+    access, languages, metrics, tasks = parts.access, parts.languages, parts.metrics, parts.tasks
+    mailboxes, withdrawal, outbox = conversations.mailboxes, conversations.withdrawal, conversations.outbox
+    commands = Commands(
+        agent,
+        is_enabled=policy.rules.commands,
+        operators=policy.operators,
+        prefixes=policy.rules.command_prefixes,
+        has_page=policy.has_page and not policy.approvals.page,
+    )
+    capacity = MailboxCapacity(mailboxes.senders, mailboxes.archive_hold, policy.limits.queue)
+    admission = Admission(parts.jid, capacity, conversations.quota_limit, incidents, metrics, interceptors)
+    recovery = InboxRecovery(
+        repository, mailboxes, withdrawal, admission, outbox, commands, languages, crash_guard, policy.rules.on_restart
+    )
+    desk = QuestionDesk(repository, access, policy.approvals, languages, recovery.queue, tasks)
+    notifier = Notifier(
+        repository,
+        parts.notifications,
+        mailboxes,
+        conversations.loader,
+        conversations.history_windows,
+        conversations.outputs,
+        policy.rules.max_interactions,
+    )
+    repeated = RepeatedRequests(repository, mailboxes, program_requests, outbox, metrics, clock)
+    flow = repository, mailboxes, withdrawal, admission, commands, repeated, desk, outbox, languages, clock
+    requests = RequestIntake(*flow) if tracing is None else TracedIntake(tracing, *flow)
+    access_requests = AccessRequests(access, repository, agent.manifest.metadata.name, network.notices, languages)
+    revocation = AccessRevocation(parts.jid, access_requests, mailboxes, outbox)
+    is_room = network.channels[DEFAULT_CHANNEL].is_room
+    zone = policy.notifications.zone
+    scheduler = Scheduler(repository, tasks, zone, requests, withdrawal, access, is_room, every_of(agent))
+    access_requests.decided.subscribe(lambda person, is_admitted: scheduler.resume() if is_admitted else None)
+    access_requests.decided.subscribe(lambda person, is_admitted: parts.topic_store.on_access_changed())
+    access_requests.contacts_changed.subscribe(parts.topic_store.on_access_changed)
+    if access.has_roster:
+        access_requests.contacts_changed.subscribe(scheduler.resume)
+    access_requests.decided.subscribe(desk.review)
+    access_requests.contacts_changed.subscribe(desk.review)
+    access_requests.access_lost.subscribe(desk.review)
+    reactions = ReceivedReactions(agent, repository, mailboxes, policy.rules.assist_timeout_s)
+    gateway = InboundGateway(
+        requests,
+        reactions,
+        parts.open_requests,
+        access_requests,
+        network,
+        parts.peer_options,
+        parts.known_people,
+        capacity,
+        notifier,
+    )
+    return _Intake(
+        gateway=gateway,
+        requests=requests,
+        admission=admission,
+        access_requests=access_requests,
+        revocation=revocation,
+        commands=commands,
+        recovery=recovery,
+        repeated=repeated,
+        desk=desk,
+        notifier=notifier,
+        scheduler=scheduler,
+        reactions=reactions,
+    )
+
+
+def _build_control(parts: AgentParts, conversations: ConversationParts, intake: _Intake) -> AgentControl:
+    """Build the agent as operations use it."""
+    erasure = LiveErasure(
+        parts.repository,
+        conversations.withdrawal,
+        conversations.loader,
+        conversations.history_windows,
+        conversations.expiry,
+        parts.tasks,
+        conversations.quota_limit,
+        intake.admission,
+        conversations.outbox,
+        parts.memory,
+        parts.policy.timings.cancel_grace_s,
+    )
+    return AgentControl(
+        repository=parts.repository,
+        mailboxes=conversations.mailboxes,
+        expiry=conversations.expiry,
+        clock=parts.clock,
+        recovery=intake.recovery,
+        quota_limit=conversations.quota_limit,
+        access_requests=intake.access_requests,
+        erasure=erasure,
+        questions=intake.desk,
+        notifications=parts.notifications,
+        schedules=intake.scheduler,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Turns:
+    """What works on requests: the workers, the runner of turns, and the executor of commands."""
+
+    workers: MailboxWorkers
+    runner: TurnRunner
+    executor: CommandExecutor
+
+
+def _build_turns(
+    parts: AgentParts,
+    agent: Agent,
+    conversations: ConversationParts,
+    intake: _Intake,
+    control: AgentControl,
+    incidents: IncidentRecorder,
+    interceptors: Sequence[Interceptor],
+    crash_guard: CrashGuard,
+    tracing: Tracing | None,
+) -> _Turns:
+    """Build what answers requests: by a command, or by a turn of the agent."""
+    repository, policy, metrics, clock = parts.repository, parts.policy, parts.metrics, parts.clock
+    inbox, outbox, outputs = repository.inbox, conversations.outbox, conversations.outputs
+    factory = TurnFactory(repository, conversations.history_windows, intake.scheduler, intake.desk, policy, clock)
+    runner = TurnRunner(
+        route_to_handlers(agent),
+        interceptors,
+        conversations.lifecycle,
+        crash_guard,
+        metrics,
+        incidents,
+        policy,
+        parts.cancelling,
+    )
+    store = TurnStore(repository, outbox, intake.desk, parts.notifications, parts.usage, metrics)
+    quotas = replace(policy.quotas, operators=policy.operators)
+    context = CommandContext(
+        agent=agent,
+        operators=frozenset(policy.operators),
+        rules=policy.rules,
+        shows_thoughts=policy.rules.thoughts,
+        zone=policy.notifications.zone,
+        prefixes=policy.rules.command_prefixes,
+        approvals_page=policy.approvals.page,
+        clock=clock,
+        mailboxes=conversations.mailboxes,
+        withdrawal=conversations.withdrawal,
+        erased_people=intake.admission.erased_people,
+        loader=conversations.loader,
+        files=parts.files,
+        host=AgentHost(repository, control, parts.memory, parts.knowledge, quotas, parts.get_platform),
+    )
+    effects = CommandEffects(context, intake.desk, conversations.expiry, conversations.withdrawal)
+    agent_commands = AgentCommandRunner(repository, outputs, factory, runner, store, effects, metrics)
+    executor = CommandExecutor(repository, intake.commands, context, intake.admission, agent_commands, effects, outbox)
+    handler = RequestHandler(
+        LateChecks(intake.requests, intake.revocation, inbox, outbox, metrics, clock),
+        conversations.loader,
+        executor,
+        intake.desk,
+        ConversationAdmission(inbox, policy, conversations.expiry, parts.usage, outbox, outputs, metrics),
+        conversations.expiry,
+        TurnExecution(outputs, factory, runner, store, conversations.history_windows, conversations.expiry, policy, metrics),
+        outbox,
+        clock,
+    )
+    guarded = GuardedHandler(
+        handler,
+        intake.repeated,
+        parts.languages,
+        conversations.mailboxes,
+        inbox,
+        outbox,
+        metrics,
+        parts.jid,
+        retry_s=policy.timings.retry_s,
+        waits_for_storage=crash_guard.waits_for_storage,
+    )
+    handle: HandleRequest = guarded.handle
+    if tracing is not None:
+        handle = trace_turns(handle, parts.jid, tracing)
+    if names_turns():
+        handle = name_turns_in_log(handle, parts.jid)
+    workers = MailboxWorkers(conversations.mailboxes, conversations.quota_limit, crash_guard, handle)
+    return _Turns(workers=workers, runner=runner, executor=executor)
 
 
 @dataclass(frozen=True, slots=True)

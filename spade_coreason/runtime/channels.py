@@ -105,9 +105,10 @@ class ReplyEncoder(Protocol):
     batches: bool
     """True if events are collected, and their messages come from `flush`."""
 
-    def reads_thoughts(self, title: str | None) -> bool:
-        """Return True if thoughts with this title, `STEP_TITLE` or none, are shown to the recipient."""
-        ...
+    shows_thoughts: bool
+    """True if thoughts are shown to the recipient."""
+    shows_steps: bool
+    """True if those with the title `STEP_TITLE` are."""
 
     def encode(self, event: TurnEvent) -> list[str]:
         """Encode an event as the contents of messages.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from datetime import datetime
 from functools import partial
 
@@ -12,6 +11,7 @@ from ..domain.identifiers import recover_thread
 from ..domain.messages import REPLY_THREAD, InboundRequest
 from ..memory import (
     AgentInteractionMemory,
+    HistoryWindows,
     cut_conversation,
     erase_conversation,
     erase_person,
@@ -20,18 +20,21 @@ from ..memory import (
 )
 from ..storage import (
     COMPACTION_VARIABLE,
+    AgentRepository,
     CutOffTurn,
     ErasureReport,
     FoundConversation,
-    PendingRequest,
     StoredConversation,
     to_micros,
 )
-from .intake.admission import Admission, refuse_for_deletion
-from .intake.conversation_loader import ConversationLoader
-from .intake.mailbox import ERASING_MAILBOX, Mailbox, MailboxTask, QueuedRequest
-from .intake.quota_limit import QuotaLimit
-from .turns.turn_services import TurnServices
+from .access.admission import Admission, refuse_for_deletion
+from .conversations.conversation_loader import ConversationLoader
+from .conversations.expiry import ConversationExpiry
+from .mailboxes.limits import QuotaLimit
+from .mailboxes.mailbox import ERASING_MAILBOX, Mailbox, MailboxTask, QueuedRequest
+from .mailboxes.withdrawal import Withdrawal
+from .replies.outbox import Outbox
+from .tasks import AgentTasks
 
 
 def _is_own(mailbox: Mailbox) -> bool:
@@ -46,14 +49,28 @@ class LiveErasure:
 
     def __init__(
         self,
-        services: TurnServices,
+        repository: AgentRepository,
+        withdrawal: Withdrawal,
         loader: ConversationLoader,
+        history_windows: HistoryWindows,
+        expiry: ConversationExpiry,
+        tasks: AgentTasks,
         quota_limit: QuotaLimit,
         admission: Admission,
+        outbox: Outbox,
         get_memory: Callable[[], AgentInteractionMemory] | None,
+        grace_s: float,
     ) -> None:
-        self._services = services
+        self._repository = repository
+        self._withdrawal = withdrawal
+        self._mailboxes = withdrawal.mailboxes
         self._loader = loader
+        self._persons = loader.persons
+        self._history_windows = history_windows
+        self._expiry = expiry
+        self._tasks = tasks
+        self._outbox = outbox
+        self._grace_s = grace_s
         self._quota_limit = quota_limit
         self._admission = admission
         self._get_memory = get_memory
@@ -72,12 +89,11 @@ class LiveErasure:
             return False
         self._admission.erased_people[person] = asyncio.Event()
         try:
-            mailboxes = self._services.mailboxes
-            dropped = mailboxes.drop_matching(lambda incoming: incoming.is_of(person))
+            dropped = self._withdrawal.drop_matching(lambda incoming: incoming.is_of(person))
             self._dropped[person] = len(dropped)
             for queued in dropped:
                 self._tell(queued)
-            self._services.initiative.forget(person)
+            self._forget_tasks(person)
             ending = self._ending[person] = []
             for mailbox in self._find_busy(person):
                 if _is_own(mailbox):
@@ -102,19 +118,7 @@ class LiveErasure:
         self._dropped.pop(person, None)
         if (ended := self._admission.erased_people.pop(person, None)) is not None:
             ended.set()
-            self._services.initiative.wake()  # what was ended and is stored still goes on
-
-    def resume(self, queue: Callable[[PendingRequest], bool], pending: PendingRequest) -> bool:
-        """Queue a request that has the answer it was parked for. One of a person who is refused is left to their deletion.
-
-        If that is stopped before it comes to it, the request runs at the next start.
-        """
-        if self._admission.erased_people and pending.request is not None:
-            with suppress(KeyError):  # it waits for a newer version
-                incoming = InboundRequest.from_json(pending.request, pending.channel)
-                if any(map(incoming.is_of, self._admission.erased_people)):
-                    return True
-        return queue(pending)
+            self._tasks.wake()  # what was ended and is stored still goes on
 
     async def count_dropped(self, person: str) -> int:
         """Return the number of waiting requests that `refuse_person` has dropped."""
@@ -129,12 +133,12 @@ class LiveErasure:
         """Wait until the turns that ran at `refuse_person` are over, and stored if they had ended. False if one is not."""
         waiting = [ended for _, _, ended in self._ending.get(person, ()) if not ended.done()]
         if waiting:
-            await asyncio.wait(waiting, timeout=self._services.policy.timings.cancel_grace_s)
+            await asyncio.wait(waiting, timeout=self._grace_s)
         return all(map(_is_own, self._find_busy(person)))
 
     async def list_cut_off(self, person: str) -> list[CutOffTurn]:
         """Return the turns in conversations of others that `refuse_person` has cancelled, after `wait_for_person`."""
-        now = to_micros(self._services.clock())
+        now = to_micros(self._tasks.now())
         return [
             CutOffTurn(
                 mailbox.conversation_id,
@@ -146,26 +150,25 @@ class LiveErasure:
         ]
 
     async def _get_time(self) -> int:
-        return to_micros(self._services.clock())
+        return to_micros(self._tasks.now())
 
     async def cut_conversation(self, conversation: FoundConversation, should_go_on: Callable[[], bool]) -> ErasureReport:
         """Erase the found turns from a conversation of an agent or a room, in memory and in the stores."""
-        async with self._services.history_windows.hold(conversation.record.conversation_id):
+        async with self._history_windows.hold(conversation.record.conversation_id):
             return await self._cut(conversation, should_go_on)
 
     async def _cut(self, conversation: FoundConversation, should_go_on: Callable[[], bool]) -> ErasureReport:
-        services, repository = self._services, self._services.repository
+        repository = self._repository
         conversation_id, own = conversation.record.conversation_id, {turn.interaction_id for turn in conversation.turns}
         cut = await cut_conversation(repository, self._memory, conversation, should_go_on)
         self._loader.cuts += 1
-        if services.history_windows.knowledge is not None:
-            services.history_windows.knowledge.clear_cache()
+        self._clear_knowledge_cache()
         owner = conversation.record.owner
-        self._loader.forget_copies(owner, cut.owner_variables, await repository.load_variables("person", owner))
+        self._persons.forget_copies(owner, cut.owner_variables, await repository.load_variables("person", owner))
         may_be_emptied = conversation.turns or not conversation.cut_off
         if may_be_emptied and await is_all_erased(repository, self._memory, conversation.record):
             return cut.report + await self._erase_emptied(conversation.record)
-        mailbox = services.mailboxes.conversations.find(conversation_id)
+        mailbox = self._mailboxes.conversations.find(conversation_id)
         if mailbox is None or (active := mailbox.active) is None:
             return cut.report
         for turn in active.turns:
@@ -184,54 +187,52 @@ class LiveErasure:
     async def erase_person(self, person: str) -> ErasureReport:
         """Delete all data about a person (a bare JID), also the conversations of keys that stand for them."""
         report = ErasureReport()
-        for owner in (*await self._services.repository.find_callers_of(person), person):
+        for owner in (*await self._repository.find_callers_of(person), person):
             report += await self._erase_owner(owner)
         return report
 
     async def _erase_owner(self, owner: str) -> ErasureReport:
-        services, mailboxes = self._services, list(self._services.mailboxes.of_sender(owner))
-        services.mailboxes.drop_unqueued(owner)
-        asked = await services.repository.questions.parked.delete_about(owner)  # before: an answer would queue its request
+        repository, mailboxes = self._repository, self._mailboxes.of_sender(owner)
+        asked = await repository.questions.parked.delete_about(owner)  # before: an answer would queue its request
         await self._end_work(owner, mailboxes)
         self._quota_limit.forget(owner)
-        _, records, _ = await find_person_records(services.repository, owner)
+        _, records, _ = await find_person_records(repository, owner)
         for record in records:
-            services.expiry.on_deleted(record.conversation_id)  # before: an expiry that is at work would store it again
-        services.initiative.forget(owner)
+            self._expiry.on_deleted(record.conversation_id)  # before: an expiry that is at work would store it again
+        self._forget_tasks(owner)
         try:
-            report = await erase_person(services.repository, self._memory, owner)
-            services.initiative.forget(owner)  # it may have loaded some before they were deleted
+            report = await erase_person(repository, self._memory, owner)
+            self._forget_tasks(owner)  # it may have loaded some before they were deleted
         finally:
-            services.initiative.wake()  # a question of others that waits for nobody ends, and what is not deleted goes on
-        self._loader.forget_person(owner)
+            self._tasks.wake()  # a question of others that waits for nobody ends, and what is not deleted goes on
+        self._persons.forget(owner)
         self._forget(mailboxes)
         return report + asked
 
     async def erase_conversation(self, record: StoredConversation) -> ErasureReport:
         """Delete a conversation, with the copies of its variables in the scope of its person. The jobs that it began end."""
-        services, owner = self._services, record.owner
-        mailbox = services.mailboxes.conversations.find(record.conversation_id)
-        thread = recover_thread(record.conversation_id, owner, services.jid)
-        mailbox = mailbox or services.mailboxes.get(owner, thread)
-        services.mailboxes.drop_unqueued(owner, thread)
-        asked = await services.repository.questions.parked.delete_in(record)  # before: an answer would queue its request
+        repository, owner = self._repository, record.owner
+        mailbox = self._mailboxes.conversations.find(record.conversation_id)
+        thread = recover_thread(record.conversation_id, owner, repository.agent)
+        mailbox = mailbox or self._mailboxes.get(owner, thread)
+        self._withdrawal.drop_matching(lambda incoming: (incoming.owner, incoming.thread) == (owner, thread))
+        asked = await repository.questions.parked.delete_in(record)  # before: an answer would queue its request
         mailboxes = [mailbox] if mailbox is not None else []
         await self._end_work(owner, [*mailboxes, *self._drop_jobs(owner, thread)])
         active = mailbox.active if mailbox is not None else None
-        repository = services.repository
         values = (
             dict(active.variables.values)
             if active is not None
             else await repository.load_variables("conversation", record.conversation_id)
         )
-        services.expiry.on_deleted(record.conversation_id)  # before: an expiry that is at work would store it again
-        services.initiative.forget(owner, [thread])
+        self._expiry.on_deleted(record.conversation_id)  # before: an expiry that is at work would store it again
+        self._forget_tasks(owner, [thread])
         try:
             report = await erase_conversation(repository, self._memory, record if active is None else active.record)
-            services.initiative.forget(owner, [thread])
+            self._forget_tasks(owner, [thread])
         finally:
-            services.initiative.wake()  # what is not deleted goes on
-        self._loader.forget_copies(owner, values, await repository.load_variables("person", owner))
+            self._tasks.wake()  # what is not deleted goes on
+        self._persons.forget_copies(owner, values, await repository.load_variables("person", owner))
         self._forget(mailboxes)
         return report + asked
 
@@ -240,8 +241,8 @@ class LiveErasure:
 
         One that is at work stays: a turn of it may be stored soon, and a later deletion finds it if there is none.
         """
-        mailboxes, owner = self._services.mailboxes, record.owner
-        thread = recover_thread(record.conversation_id, owner, self._services.jid)
+        mailboxes, owner = self._mailboxes, record.owner
+        thread = recover_thread(record.conversation_id, owner, self._repository.agent)
         mailbox = mailboxes.conversations.find(record.conversation_id) or mailboxes.get(owner, thread)
         if not mailboxes.is_accepting or (mailbox is not None and (mailbox.worker is not None or mailbox.queue)):
             return ErasureReport()
@@ -252,11 +253,11 @@ class LiveErasure:
         return ErasureReport() if erased.cancelled() else erased.result()  # cancelled by a stop of the agent
 
     async def _erase_between_turns(self, mailbox: Mailbox, record: StoredConversation) -> ErasureReport:
-        services = self._services
-        if not await is_all_erased(services.repository, self._memory, record):
+        repository = self._repository
+        if not await is_all_erased(repository, self._memory, record):
             return ErasureReport()
-        services.expiry.on_deleted(record.conversation_id)  # before: an expiry that is at work would store it again
-        report = await erase_conversation(services.repository, self._memory, record, with_copies=False)
+        self._expiry.on_deleted(record.conversation_id)  # before: an expiry that is at work would store it again
+        report = await erase_conversation(repository, self._memory, record, with_copies=False)
         self._forget([mailbox])
         return report
 
@@ -267,40 +268,55 @@ class LiveErasure:
             metadata = incoming.metadata
             return incoming.owner == owner and REPLY_THREAD in metadata and metadata[REPLY_THREAD] == thread
 
-        mailboxes = self._services.mailboxes
-        mailboxes.drop_matching(is_begun_there)
-        return [one for one in mailboxes.of_sender(owner) if one.handled is not None and is_begun_there(one.handled.incoming)]
+        self._withdrawal.drop_matching(is_begun_there)
+        return [
+            one for one in self._mailboxes.of_sender(owner) if one.handled is not None and is_begun_there(one.handled.incoming)
+        ]
 
     def _find_busy(self, person: str) -> list[Mailbox]:
         """Return the mailboxes that handle a request of a person (a bare JID)."""
-        mailboxes = self._services.mailboxes
-        return [mailbox for mailbox in mailboxes if mailbox.handled is not None and mailbox.handled.incoming.is_of(person)]
+        return [
+            mailbox for mailbox in self._mailboxes if mailbox.handled is not None and mailbox.handled.incoming.is_of(person)
+        ]
 
     def _tell(self, queued: QueuedRequest) -> None:
         problem = refuse_for_deletion(queued.incoming, self._admission.erased_people)
-        self._services.outbox.send_problem(queued.incoming, problem, queued.key)
+        self._outbox.send_problem(queued.incoming, problem, queued.key)
 
     @property
     def _memory(self) -> AgentInteractionMemory | None:
         return None if self._get_memory is None else self._get_memory()
 
     async def _end_work(self, owner: str, mailboxes: Sequence[Mailbox]) -> None:
-        services, others = self._services, [mailbox for mailbox in mailboxes if not _is_own(mailbox)]
+        others = [mailbox for mailbox in mailboxes if not _is_own(mailbox)]
         for mailbox in others:
-            services.mailboxes.drop_all(mailbox)
+            self._withdrawal.drop_all(mailbox)
             mailbox.cancel_current()
             mailbox.is_cancelled = True  # also if its turn is over: one that cannot be stored does not run again
         workers = [mailbox.worker for mailbox in others if mailbox.worker is not None]
         if workers:
-            await asyncio.wait(workers, timeout=services.policy.timings.cancel_grace_s)
-        await services.history_windows.cancel_for_owner(owner)
+            await asyncio.wait(workers, timeout=self._grace_s)
+        await self._history_windows.cancel_for_owner(owner)
 
     def _forget(self, mailboxes: Sequence[Mailbox]) -> None:
-        services = self._services
-        if services.history_windows.knowledge is not None:
-            services.history_windows.knowledge.clear_cache()
+        self._clear_knowledge_cache()
         for deleted in mailboxes:
             if deleted.conversation_id is not None:
-                services.expiry.on_deleted(deleted.conversation_id)
+                self._expiry.on_deleted(deleted.conversation_id)
             deleted.active = None
-            services.mailboxes.evict_if_idle(deleted)
+            self._mailboxes.evict_if_idle(deleted)
+
+    def _forget_tasks(self, person: str, threads: Sequence[str | None] | None = None) -> None:
+        """Send and run nothing more that is about a person (a bare JID), whose data are being deleted.
+
+        With `threads`, only what is in these conversations of theirs.
+        """
+        self._tasks.forget(
+            lambda task: (
+                person in (task.owner, task.root) if threads is None else task.owner == person and task.thread in threads
+            )
+        )
+
+    def _clear_knowledge_cache(self) -> None:
+        if self._history_windows.knowledge is not None:
+            self._history_windows.knowledge.clear_cache()

@@ -1,4 +1,7 @@
-"""The clock of one agent: it wakes when a task is due, hands it to the handler of its kind, and stores what becomes of it."""
+"""The clock of one agent: it wakes when a task is due, hands it to the handler of its kind, and stores what becomes of it.
+
+`Alarm` has the time of the next look, `AgentTasks` what is under way, and `TaskClock` looks for what is due and begins it.
+"""
 
 from __future__ import annotations
 
@@ -51,12 +54,13 @@ class TaskHandler(Protocol):
 
 
 class RunningTask:
-    """A task under way, until its end is stored."""
+    """A task under way, until its end is stored. `handler` is that of its kind."""
 
-    def __init__(self, task: Task, *, waits: bool) -> None:
+    def __init__(self, task: Task, handler: TaskHandler) -> None:
         self.task = task
         """The task as it is now."""
-        self.waits = waits
+        self.handler = handler
+        self.waits = handler.waits
         """True while it waits for its conversation, or for the server."""
         self.waits_for_database = False
         """True until it is tried again after a failure of the database."""
@@ -70,26 +74,98 @@ class RunningTask:
         """The work of a handler that is a coroutine."""
 
 
-class TaskRunner:
-    """The clock of one agent. `retry_s` is the wait after a failure of the database."""
+class Alarm:
+    """The time of the next look at what is due. `retry_s` is the wait after a failure of the database."""
 
-    def __init__(self, queue: TaskQueue, agent: str, clock: Callable[[], datetime], retry_s: float) -> None:
+    def __init__(self, now: Callable[[], datetime], retry_s: float) -> None:
+        self.now = now
+        self._retry_s = retry_s
+        self._ring: Callable[[], None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self.due_at: datetime | None = None
+        """The time for which it is set."""
+        self.is_looking = False
+        """True during a look. Then a new time is a reason to look again."""
+        self.looks_again = False
+        self.has_timer = True
+        """False while a test sets the clock: then `TaskClock.check` and `catch_up` alone notice that time has passed."""
+
+    def open(self, ring: Callable[[], None]) -> None:
+        """Call `ring` at the times that `wake_at` has named and names."""
+        self._ring = ring
+        if self.due_at is not None:
+            self.set(self.due_at)
+
+    def close(self) -> None:
+        """Ring no more. Later times are kept."""
+        self._ring = None
+        self.cancel()
+
+    @property
+    def is_open(self) -> bool:
+        """True between `open` and `close`."""
+        return self._ring is not None
+
+    def wake_at(self, due_at: datetime) -> None:
+        """Ring at a time, unless it rings before. Before `open`, the time is kept."""
+        if self.is_looking:
+            self.looks_again = True  # it may have looked already
+        elif self.due_at is None or due_at < self.due_at or self._is_late:
+            self.due_at = due_at
+            if self.is_open:
+                self.set(due_at)
+
+    @property
+    def _is_late(self) -> bool:
+        """True if the timer rings after its due time: the clock was set, or the machine has slept."""
+        if self._timer is None or self.due_at is None:
+            return False
+        rings_in_s = self._timer.when() - asyncio.get_running_loop().time()
+        return rings_in_s > max((self.due_at - self.now()).total_seconds(), 0) + self._retry_s
+
+    def set(self, due_at: datetime) -> None:
+        """Ring at a time, and at no other."""
+        self.cancel()
+        self.due_at = due_at
+        delay_s = (due_at - self.now()).total_seconds()
+        if delay_s <= 0 or self.has_timer:
+            self._start(min(max(delay_s, _MIN_SLEEP_S), _MAX_SLEEP_S) if delay_s > 0 else 0)
+
+    def retry(self) -> None:
+        """Ring after a failure of the database, also if a due time far away is named before."""
+        self.cancel()
+        if self.is_open:
+            self.due_at = self.now() + timedelta(seconds=self._retry_s)
+            self._start(self._retry_s)
+
+    def cancel(self) -> None:
+        """Forget the time."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self.due_at = None
+
+    def _start(self, delay_s: float) -> None:
+        if self._ring is not None:
+            self._timer = _call_later(delay_s, self._ring)
+
+
+class AgentTasks:
+    """The tasks of one agent that are under way, and the handlers of their kinds."""
+
+    def __init__(self, queue: TaskQueue, agent: str, now: Callable[[], datetime], retry_s: float) -> None:
+        self.queue = queue
+        self.agent = agent
+        self.now = now
+        self.retry_s = retry_s
+        """The wait after a failure of the database."""
+        self.alarm = Alarm(now, retry_s)
         self.handlers: dict[str, TaskHandler] = {}
         """The handlers by kind. Tasks of other kinds stay as they are."""
         self.reviews: list[Callable[[], Awaitable[None]]] = []
         """Called at each look, before it loads what is due. After a StoreError the look is repeated."""
-        self._queue = queue
-        self._agent = agent
-        self.now = clock
-        self._retry_s = retry_s
-        self._timer: asyncio.TimerHandle | None = None
-        self._due_at: datetime | None = None
-        """The time for which the timer is set."""
-        self._look: asyncio.Task[None] | None = None
-        self._is_open = self._looks_again = False
         self.in_flight: dict[int, RunningTask] = {}
         """The tasks under way, by row."""
-        self._lanes: Counter[Lane] = Counter()
+        self.lanes: Counter[Lane] = Counter()
         """The number of tasks under way in each lane."""
         self._counts: Counter[str] = Counter()
         """The number of tasks under way of each kind."""
@@ -97,61 +173,20 @@ class TaskRunner:
         """The changes of tasks that are not under way, until they are stored."""
         self._waiting = 0
         """The number of tasks that wait for the database."""
-        self._reserved = 0
+        self.reserved = 0
         """The number of tasks that are changed by hand now."""
-        self._generation = 0
+        self.generation = 0
         """Changes when tasks are changed or deleted: what was loaded before is loaded again."""
-        self._progress = asyncio.Event()
-        self.has_alarm = True
-        """False while a test sets the clock: then `check` and `catch_up` alone notice that time has passed."""
-        self.wake_ups = 0
-        """The number of times that it has looked for what is due."""
+        self.progress = asyncio.Event()
+        """Set when a task has ended, or a look at what is due."""
 
-    def open(self) -> None:
-        """Begin to wait for the due times that `wake_at` has named."""
-        self._is_open = True
-        if self._due_at is not None:
-            self._set_timer(self._due_at)
+    def add_handler(self, kind: str, handler: TaskHandler, review: Callable[[], Awaitable[None]] | None = None) -> None:
+        """Hand the tasks of a kind to a handler from the next look on. `review` is called at each look."""
+        self.handlers[kind] = handler
+        if review is not None:
+            self.reviews.append(review)
 
-    async def close(self) -> None:
-        """Hand over nothing more. What is under way may end."""
-        self._is_open = False
-        self._progress.set()
-        self._cancel_timer()
-        if self._look is not None:
-            await asyncio.wait({self._look})  # not cancelled, because it may be reading
-
-    def abandon(self) -> None:
-        """End what is still under way: nothing can be sent any more. It is handed over again at the next start."""
-        self.forget(lambda task: True)
-
-    def wake_at(self, due_at: datetime) -> None:
-        """Wake at a time, unless it wakes before. Before `open`, the time is kept."""
-        if self._look is not None:
-            self._looks_again = True  # it may have looked already
-        elif self._due_at is None or due_at < self._due_at or self._is_late:
-            self._due_at = due_at
-            if self._is_open:
-                self._set_timer(due_at)
-
-    @property
-    def _is_late(self) -> bool:
-        """True if the timer rings after its due time: the clock was set, or the machine has slept."""
-        if self._timer is None or self._due_at is None:
-            return False
-        rings_in_s = self._timer.when() - asyncio.get_running_loop().time()
-        return rings_in_s > max((self._due_at - self.now()).total_seconds(), 0) + self._retry_s
-
-    def check(self) -> None:
-        """Look now: the clock was set."""
-        if self._is_open:
-            self._wake()
-
-    async def find_next_due(self) -> datetime | None:
-        """Return the next due time of what is not under way; None without one. StoreError if it cannot be read."""
-        return await self._queue.find_next(self._find_room(), self.in_flight, self._lanes)
-
-    def _find_room(self) -> dict[str, int]:
+    def find_room(self) -> dict[str, int]:
         """Return the kinds of which more tasks may begin, and how many."""
         room = {kind: handler.most - self._counts[kind] for kind, handler in self.handlers.items()}
         return {kind: count for kind, count in room.items() if count > 0}
@@ -159,22 +194,14 @@ class TaskRunner:
     @property
     def is_busy(self) -> bool:
         """True while something is handed over or stored, or is about to be."""
-        return self._is_working or (self._is_open and self._due_at is not None and self._due_at <= self.now())
+        alarm = self.alarm
+        return self.is_working or (alarm.is_open and alarm.due_at is not None and alarm.due_at <= self.now())
 
     @property
-    def _is_working(self) -> bool:
-        return bool(self._look or self._reserved or self._changes) or not all(
-            running.waits for running in self.in_flight.values()
-        )
-
-    async def catch_up(self) -> None:
-        """Hand over what is due now, and wait until all states are stored. The clock may have been set."""
-        while self.is_busy:
-            if not self._is_working:
-                self.check()
-            await self.wait_for_progress()
-
-    # Changes from outside
+    def is_working(self) -> bool:
+        """True while something is handed over or stored."""
+        is_changing = bool(self.alarm.is_looking or self.reserved or self._changes)
+        return is_changing or not all(running.waits for running in self.in_flight.values())
 
     def is_under_way(self, kind: str, owners: Collection[str]) -> bool:
         """Return True while a task of a kind is under way for one of some owners (bare JIDs)."""
@@ -182,8 +209,14 @@ class TaskRunner:
 
     async def wait_for_progress(self) -> None:
         """Wait until a task has ended, or a look at what is due."""
-        self._progress.clear()
-        await self._progress.wait()
+        self.progress.clear()
+        await self.progress.wait()
+
+    def wake(self) -> None:
+        """Look for what is due: something was stored."""
+        self.alarm.wake_at(self.now())
+
+    # Changes from outside
 
     def find(self, kind: str, key: str) -> RunningTask | None:
         """Return the work on a task that is under way, or None."""
@@ -193,7 +226,7 @@ class TaskRunner:
 
     def forget(self, is_forgotten: Callable[[Task], bool]) -> None:
         """End the work on some tasks, which are being deleted, and begin none that was loaded before now."""
-        self._generation += 1
+        self.generation += 1
         for running in [running for running in self.in_flight.values() if is_forgotten(running.task)]:
             self._release(running)
             if running.job is not None:
@@ -202,16 +235,16 @@ class TaskRunner:
     @asynccontextmanager
     async def reserve(self, kind: str, key: str) -> AsyncIterator[None]:
         """Change a task by hand. If it ends now, that is stored first. The clock begins nothing until the change is done."""
-        self._reserved += 1
-        self._generation += 1
+        self.reserved += 1
+        self.generation += 1
         try:
             while (running := self.find(kind, key)) is not None and not running.waits:
                 await self.wait_for_progress()
             yield
         finally:
-            self._reserved -= 1
-            self._progress.set()
-            self.wake_at(self.now())
+            self.reserved -= 1
+            self.progress.set()
+            self.wake()
 
     def watch(self, change: Commit[bool]) -> Commit[bool]:
         """Count as busy until a change of tasks that are not under way is stored, and look for what is due then."""
@@ -222,79 +255,22 @@ class TaskRunner:
 
     def _on_changed(self, change: Commit[bool], *, is_changed: bool) -> None:
         self._changes.discard(change)
-        self._progress.set()
+        self.progress.set()
         if is_changed:
-            self.wake_at(self.now())
-
-    # The timer
-
-    def _set_timer(self, due_at: datetime) -> None:
-        self._cancel_timer()
-        self._due_at = due_at
-        delay_s = (due_at - self.now()).total_seconds()
-        if delay_s <= 0 or self.has_alarm:
-            sleep_s = min(max(delay_s, _MIN_SLEEP_S), _MAX_SLEEP_S) if delay_s > 0 else 0
-            self._timer = _call_later(sleep_s, self._wake)
-
-    def _cancel_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = self._due_at = None
-
-    def _wake(self) -> None:
-        self._cancel_timer()
-        if self._look is not None:
-            self._looks_again = True
-            return
-        self._look = asyncio.get_running_loop().create_task(self._find_due())
-        self._look.add_done_callback(self._on_looked)
-
-    def _on_looked(self, look: asyncio.Task[None]) -> None:
-        self._look = None
-        self._progress.set()
-        if not look.cancelled() and (error := look.exception()) is not None:
-            text = "%s: cannot look for what is due; the next attempt is in %g s: %s"
-            log.error(text, self._agent, self._retry_s, error, exc_info=None if isinstance(error, StoreError) else error)
-            self._cancel_timer()
-            if self._is_open:  # also if a due time far away is named before
-                self._due_at = self.now() + timedelta(seconds=self._retry_s)
-                self._timer = _call_later(self._retry_s, self._wake)
-        elif self._is_open and self._looks_again:
-            self._wake()
-
-    async def _find_due(self) -> None:
-        self.wake_ups += 1
-        self._looks_again = False
-        if self._reserved:
-            return  # the end of that wakes it
-        now, generation = self.now(), self._generation
-        for review in self.reviews:
-            await review()
-        room = self._find_room()
-        due = await self._queue.load_next(room, now, min([_BATCH, *room.values()]), self.in_flight, self._lanes)
-        if not self._is_open:
-            return
-        if generation != self._generation:
-            self._looks_again = True
-            return
-        due.sort(key=lambda task: self.handlers[task.kind].waits)  # a turn loads the conversation for what waits behind it
-        for task in due:
-            running = self.in_flight[task.id] = RunningTask(task, waits=self.handlers[task.kind].waits)
-            self._lanes[task.lane] += 1
-            self._counts[task.kind] += 1
-            self._begin(running)
-        # What is due next waits for these, or it would queue up for the turns.
-        while self._is_open and any(not (each.waits or each.waits_for_database) for each in self.in_flight.values()):
-            await self.wait_for_progress()
-        if (due_at := await self.find_next_due()) is not None and self._is_open:
-            self._set_timer(due_at)
+            self.wake()
 
     # The work
 
-    def _begin(self, running: RunningTask) -> None:
-        """Run a task, and store what becomes of it, however long the database is away."""
+    def begin(self, task: Task) -> None:
+        """Hand a task to the handler of its kind, and store what becomes of it, however long the database is away."""
+        running = self.in_flight[task.id] = RunningTask(task, self.handlers[task.kind])
+        self.lanes[task.lane] += 1
+        self._counts[task.kind] += 1
+        self._work(running)
+
+    def _work(self, running: RunningTask) -> None:
         try:
-            ended = self.handlers[running.task.kind].run(running.task, self.now())
+            ended = running.handler.run(running.task, self.now())
         except Exception as error:  # noqa: BLE001 - it is logged, and fails alone
             self.fail(running, error)
         else:
@@ -329,7 +305,7 @@ class TaskRunner:
         return self._store(running, running.row)
 
     def _store(self, running: RunningTask, row: tuple[int, Row]) -> Commit[bool]:
-        commit = running.commit = self._queue.store([row])
+        commit = running.commit = self.queue.store([row])
         commit.on_stored(lambda _: self._release(running) if commit is running.commit else None)
         commit.on_failed(lambda error: self._wait_for_database(running, error) if commit is running.commit else None)
         return commit
@@ -342,8 +318,8 @@ class TaskRunner:
             self._wait_for_database(running, error)
         else:
             task = running.task
-            log.error("%s: the %s %s cannot run", self._agent, task.kind, task.key, exc_info=error)
-            state, reason = self.handlers[task.kind].failed
+            log.error("%s: the %s %s cannot run", self.agent, task.kind, task.key, exc_info=error)
+            state, reason = running.handler.failed
             again = self.now() + _FAILED_AGAIN if state == WAITING else None
             self.end(running, task.moved(self.now(), state, reason, wake_at=again))
 
@@ -360,26 +336,26 @@ class TaskRunner:
         if not self.is_current(running):
             return
         lane, kind = running.task.lane, running.task.kind
-        looks_again |= kind not in self._find_room() or self._lanes[lane] >= MAX_OF_LANE
+        looks_again |= kind not in self.find_room() or self.lanes[lane] >= MAX_OF_LANE
         del self.in_flight[running.task.id]
         self._counts[kind] -= 1
-        self._lanes[lane] -= 1
-        if not self._lanes[lane]:
-            del self._lanes[lane]
-        self._progress.set()
+        self.lanes[lane] -= 1
+        if not self.lanes[lane]:
+            del self.lanes[lane]
+        self.progress.set()
         if looks_again:
-            self.wake_at(self.now())
+            self.wake()
         elif running.wakes_at is not None:
-            self.wake_at(from_micros(running.wakes_at))
+            self.alarm.wake_at(from_micros(running.wakes_at))
 
     def _wait_for_database(self, running: RunningTask, error: BaseException) -> None:
         if not self._waiting:  # one line is enough for all of them
             text = "%s: cannot store a %s; the next attempt is in %g s: %s"
-            log.error(text, self._agent, running.task.kind, self._retry_s, error)
+            log.error(text, self.agent, running.task.kind, self.retry_s, error)
         self._waiting += 1
         running.waits_for_database = True
-        self._progress.set()
-        _call_later(self._retry_s, partial(self._try_again, running))
+        self.progress.set()
+        _call_later(self.retry_s, partial(self._try_again, running))
 
     def _try_again(self, running: RunningTask) -> None:
         self._waiting -= 1
@@ -388,10 +364,98 @@ class TaskRunner:
             return
         if running.row is not None:
             self._store(running, running.row)  # what the server has must not be sent once more
-        elif self._is_open:  # after `close`, nothing is begun again
-            self._begin(running)
+        elif self.alarm.is_open:  # after `close`, nothing is begun again
+            self._work(running)
         else:
             self._release(running)
+
+
+class TaskClock:
+    """The clock of one agent: at each look it begins the tasks that are due."""
+
+    def __init__(self, tasks: AgentTasks) -> None:
+        self.tasks = tasks
+        self._alarm = tasks.alarm
+        self._look: asyncio.Task[None] | None = None
+        self.wake_ups = 0
+        """The number of times that it has looked for what is due."""
+
+    def open(self) -> None:
+        """Begin to wait for the due times that were named."""
+        self._alarm.open(self._wake)
+
+    async def close(self) -> None:
+        """Hand over nothing more. What is under way may end."""
+        self._alarm.close()
+        self.tasks.progress.set()
+        if self._look is not None:
+            await asyncio.wait({self._look})  # not cancelled, because it may be reading
+
+    def abandon(self) -> None:
+        """End what is still under way: nothing can be sent any more. It is handed over again at the next start."""
+        self.tasks.forget(lambda task: True)
+
+    def check(self) -> None:
+        """Look now: the clock was set."""
+        if self._alarm.is_open:
+            self._wake()
+
+    async def find_next_due(self) -> datetime | None:
+        """Return the next due time of what is not under way; None without one. StoreError if it cannot be read."""
+        tasks = self.tasks
+        return await tasks.queue.find_next(tasks.find_room(), tasks.in_flight, tasks.lanes)
+
+    async def catch_up(self) -> None:
+        """Hand over what is due now, and wait until all states are stored. The clock may have been set."""
+        while self.tasks.is_busy:
+            if not self.tasks.is_working:
+                self.check()
+            await self.tasks.wait_for_progress()
+
+    def _wake(self) -> None:
+        self._alarm.cancel()
+        if self._look is not None:
+            self._alarm.looks_again = True
+            return
+        self._alarm.is_looking = True
+        self._look = asyncio.get_running_loop().create_task(self._find_due())
+        self._look.add_done_callback(self._on_looked)
+
+    def _on_looked(self, look: asyncio.Task[None]) -> None:
+        tasks, alarm, self._look = self.tasks, self._alarm, None
+        alarm.is_looking = False
+        tasks.progress.set()
+        if not look.cancelled() and (error := look.exception()) is not None:
+            text = "%s: cannot look for what is due; the next attempt is in %g s: %s"
+            log.error(text, tasks.agent, tasks.retry_s, error, exc_info=None if isinstance(error, StoreError) else error)
+            alarm.retry()
+        elif alarm.is_open and alarm.looks_again:
+            self._wake()
+
+    async def _find_due(self) -> None:
+        self.wake_ups += 1
+        tasks, alarm = self.tasks, self._alarm
+        alarm.looks_again = False
+        if tasks.reserved:
+            return  # the end of that wakes it
+        now, generation = tasks.now(), tasks.generation
+        for review in tasks.reviews:
+            await review()
+        room = tasks.find_room()
+        due = await tasks.queue.load_next(room, now, min([_BATCH, *room.values()]), tasks.in_flight, tasks.lanes)
+        if not alarm.is_open:
+            return
+        if generation != tasks.generation:
+            alarm.looks_again = True
+            return
+        due.sort(key=lambda task: tasks.handlers[task.kind].waits)  # a turn loads the conversation for what waits behind it
+        for task in due:
+            tasks.begin(task)
+        # What is due next waits for these, or it would queue up for the turns.
+        while alarm.is_open and any(not (each.waits or each.waits_for_database) for each in tasks.in_flight.values()):
+            await tasks.wait_for_progress()
+        if (due_at := await self.find_next_due()) is not None and alarm.is_open:
+            alarm.set(due_at)
 
 
 def _call_later(delay_s: float, work: Callable[[], None]) -> asyncio.TimerHandle:

@@ -247,11 +247,11 @@ class Inbox:
         """Store counts of received messages in the next transaction. `take_counts` is called when that begins."""
 
         def make_rows() -> Rows:
-            counts, now = take_counts(), to_micros(utc_now())
-            return [
-                (SAVE_VARIABLE, (self._agent, MESSAGE_COUNT_SCOPES[count.kind], count.holder, COUNT_NAME, count.dump(), now))
-                for count in counts
-            ]
+            counts, now, rows = take_counts(), to_micros(utc_now()), []
+            for count in counts:
+                scope = MESSAGE_COUNT_SCOPES[count.kind]
+                rows.append((SAVE_VARIABLE, (self._agent, scope, count.holder, COUNT_NAME, count.dump(), now)))
+            return rows
 
         self._writes.submit_with_next(make_rows)
 

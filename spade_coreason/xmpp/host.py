@@ -333,7 +333,7 @@ class HostedAgent(Agent, SessionHandler):  # type: ignore[misc]  # SPADE comes w
         self._is_stopping = True
         if self._local_exchange is not None:
             self._local_exchange.remove(self._own_jid)
-        if not self._runner.turns_in_flight:
+        if not self._runner.mailboxes.busy_count:
             await self.rooms.close()
         self._profile.announce_stopping()
         for behaviour in self.behaviours:
@@ -426,22 +426,22 @@ class HostedAgent(Agent, SessionHandler):  # type: ignore[misc]  # SPADE comes w
             sessions=connection.session_count,
             conversations=None if stored is None else stored.get("active", 0),
             conversations_stored=None if stored is None else sum(stored.values()),
-            in_flight=runner.turns_in_flight,
-            waiting=runner.waiting_count,
+            in_flight=runner.mailboxes.busy_count,
+            waiting=runner.mailboxes.waiting_count,
             notifications=count("notifications", NotificationState) or {},
             is_paused=runner.control.is_paused,
             rooms={jid: str(room) for jid, room in self.rooms.states.items()},
             refused_by_rooms=dict(self.rooms.refused),
             dropped=dict(dropped),
             rejected=dict(connection.rejected),
-            without_channel=dict(runner.without_channel),
-            quotas=tuple(runner.quota_limit.usage()),
+            without_channel=dict(runner.control.recovery.without_channel),
+            quotas=tuple(runner.control.quota_limit.usage()),
             recent=runner.metrics.snapshot(),
             card=build_card(
                 bare_jid(connection.jid),
                 self.runtime.agent.manifest,
                 is_online=self.takes_requests(),
-                turns_in_flight=runner.turns_in_flight,
+                turns_in_flight=runner.mailboxes.busy_count,
             ),
         )
 
@@ -500,8 +500,8 @@ class HostedAgent(Agent, SessionHandler):  # type: ignore[misc]  # SPADE comes w
     def on_message(self, stanza: Any) -> Commit[bool] | None:
         if self._profile.presence.update_timer is None:
             self._profile.presence.on_activity()
-        is_replay = self.connection.client.stream_management.is_repeating
         may_concern_room = self.rooms.by_jid or stanza.find(MUC_USER) is not None or stanza.find(CONFERENCE) is not None
+        is_replay = self.connection.client.stream_management.is_repeating
         if may_concern_room and self.room_messages.is_from_room(stanza):
             message = self.room_messages.read(stanza)
             if isinstance(message, Retraction | Reaction):

@@ -27,11 +27,11 @@ USER = "tester@localhost"
 async def let_pass(t: AgentTester, clock: Clock, **by: float) -> None:
     """Let time pass, as a timer would that waits for it."""
     clock.advance(**by)
-    t.runners[t.jid].initiative.tasks.check()
+    t.runners[t.jid].task_clock.check()
 
 
 async def live_in_madrid(t: AgentTester) -> None:
-    await t.runners[t.jid].command_context.loader.set_preferences(USER, Preferences(zone="Europe/Madrid"))
+    await t.runners[t.jid].executor.context.loader.persons.set_preferences(USER, Preferences(zone="Europe/Madrid"))
 
 
 @pytest.mark.parametrize(

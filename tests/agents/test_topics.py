@@ -19,7 +19,7 @@ from agents.topics import TopicBroker
 from spade_coreason import AgentDefinition, AgentRequest, AgentTester, ConfigError, Peers, Response, Session, agent, subscribe
 from spade_coreason.domain.topics import TOPIC_ITEM, derive_item_id
 from spade_coreason.exceptions import PeerFailedError, PeerRefusedError, PeerUnavailableError
-from spade_coreason.runtime.intake.admission import MAX_HOPS
+from spade_coreason.runtime.access.admission import MAX_HOPS
 from spade_coreason.runtime.topics.decorator import subscriptions_of
 from spade_coreason.testing import PlatformLimits, Policy, Rules
 from tests.support.clock import Clock
@@ -410,7 +410,7 @@ async def test_a_subscriber_without_a_network_costs_no_attempt_and_gets_all_when
             await publish(t, "news", str(number))
         await t.settled()
         bounced = f"- {absent} ← news: 3 items wait"
-        await eventually(lambda: not t.runners[BROKER].initiative.tasks.is_under_way("delivery", [absent]))
+        await eventually(lambda: not t.runners[BROKER].task_clock.tasks.is_under_way("delivery", [absent]))
         assert bounced in (await broker_text(t)).splitlines()
         assert "$dead-letter" not in await broker_text(t)
 
@@ -537,7 +537,7 @@ async def test_subscribers_whom_the_roster_may_admit_lose_nothing_before_it_is_k
         access.approved.discard(FAR)
         access.is_known = False
         await publish(t, "news", "x")
-        await eventually(lambda: not t.runners[BROKER].initiative.tasks.is_under_way("delivery", [FAR]))
+        await eventually(lambda: not t.runners[BROKER].task_clock.tasks.is_under_way("delivery", [FAR]))
         assert count_items(t, FAR) == 0
         assert (await subscribers_of(t))[FAR] == (("news",), 1)
         access.approved.add(FAR)  # as the roster would

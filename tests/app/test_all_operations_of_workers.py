@@ -29,7 +29,7 @@ from spade_coreason.operations.definition import Actor, Call, CallerKind
 from spade_coreason.operations.rpc.client import call_platform
 from spade_coreason.operations.sessions import OfPerson
 from spade_coreason.operations.table import OPERATIONS
-from spade_coreason.runtime.initiative.people import dump_blocks
+from spade_coreason.runtime.initiative.notifications import dump_blocks
 from spade_coreason.storage import addition_of, decode_webhook_secret
 from spade_coreason.xmpp.servers.process import find_free_ports
 from tests.support.databases import execute

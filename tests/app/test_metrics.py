@@ -31,7 +31,7 @@ from spade_coreason.contracts import CloudEvent
 from spade_coreason.exceptions import PeerFailedError, PeerParkedError, PeerRefusedError, ServerError
 from spade_coreason.memory import USAGE_EVENT
 from spade_coreason.runtime import OutboundMessage
-from spade_coreason.runtime.upkeep.metrics import Outcome, Redelivery, RefusalReason
+from spade_coreason.runtime.observability.metrics import Outcome, Redelivery, RefusalReason
 from spade_coreason.storage import Database
 from spade_coreason.xmpp.servers.process import find_free_ports
 from spade_coreason.xmpp.timings import ConnectionTimings

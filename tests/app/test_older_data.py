@@ -144,7 +144,7 @@ async def run_reader(
     runner = make_runtime(reader, AgentRepository(database, jid), network, policy, clock=lambda: now).runner
     await runner.open()
     runner.send_unsent()
-    await runner.wait_until_idle()
+    await runner.mailboxes.wait_until_idle()
     try:
         yield runner, reader, sent
     finally:
@@ -159,7 +159,7 @@ async def receive(runner: Runner, sender: str, stanza: str) -> bool:
     received: Any = decode(message, Receiver(KEEPER))
     is_new = runner.intake.receive(received)
     assert is_new is not None
-    await runner.wait_until_idle()
+    await runner.mailboxes.wait_until_idle()
     return await is_new
 
 

@@ -335,6 +335,6 @@ async def test_nothing_of_an_agent_that_does_not_stop_cleanly_goes_on_after_it_i
         await eventually(lambda: not guard.running.is_idle)
         [request] = execute(workers.url, "SELECT id FROM inbox")
         assert await membership.give_back(agent) == [request["id"]]
-        assert (host.runtime.runner.turns_in_flight, host.connection.state) == (0, "offline")
+        assert (host.runtime.runner.mailboxes.busy_count, host.connection.state) == (0, "offline")
         assert execute(workers.url, "SELECT answer FROM inbox") == [{"answer": None}]
     expected_errors("failed to stop cleanly")

@@ -29,7 +29,7 @@ from spade_coreason.cli.terminal.console import format_milliseconds, format_time
 from spade_coreason.domain.environment.library_logs import is_worth_showing
 from spade_coreason.exceptions import ConfigError, PeerFailedError, PeerUnavailableError, StoreError
 from spade_coreason.runtime.agent_factory import find_agent
-from spade_coreason.runtime.turns.interceptors import load_interceptors
+from spade_coreason.runtime.interceptors import load_interceptors
 
 
 def test_colours_are_for_terminals_and_no_color_is_honoured(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -213,7 +213,7 @@ async def test_status_is_true_while_the_platform_starts_reconnects_and_stops(
         gated_agent.may_start.set()  # type: ignore[attr-defined]  # of this test's own agent
         await starting
         alice.send("work", jid)
-        await eventually(lambda: platform.runners[jid].turns_in_flight == 1)
+        await eventually(lambda: platform.runners[jid].mailboxes.busy_count == 1)
         online = await _read_status(data)
         assert online.is_healthy
         [agent] = online.agents

@@ -18,7 +18,7 @@ from spade_coreason.contracts import (
     StreamHandle,
 )
 from spade_coreason.memory.session import TurnSession
-from spade_coreason.runtime.turns.output import TurnStream
+from spade_coreason.runtime.replies.output import TurnStream
 from spade_coreason.runtime.turns.response import TurnResponse
 from tests.contracts.test_protocols import ForeignHandler, ForeignSession, ForeignStream
 

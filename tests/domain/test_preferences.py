@@ -89,20 +89,20 @@ def test_all_preferences_are_stored_and_read() -> None:
 async def test_thoughts_are_shown_to_people_who_want_them_and_are_no_part_of_the_reply() -> None:
     async with thinking_tester() as t:
         assert await t.say("?") == WITHOUT_THOUGHTS
-        await t.runners[AGENT].command_context.loader.set_preferences(ALICE, Preferences(thoughts=True))
+        await t.runners[AGENT].executor.context.loader.persons.set_preferences(ALICE, Preferences(thoughts=True))
         assert await t.say("?") == WITH_THOUGHTS
         assert await t.say("?", thread="another") == WITH_THOUGHTS
         assert await t.say("?", user=BOB) == WITHOUT_THOUGHTS
         history = await t.say("/history")
         assert "window" not in history[0]
-        await t.runners[AGENT].command_context.loader.set_preferences(ALICE, Preferences(thoughts=False))
+        await t.runners[AGENT].executor.context.loader.persons.set_preferences(ALICE, Preferences(thoughts=False))
         assert await t.say("?") == WITHOUT_THOUGHTS
 
 
 async def test_thoughts_may_be_shown_to_everyone_who_has_not_disabled_them() -> None:
     async with thinking_tester(policy=Policy(rules=Rules(thoughts=True))) as t:
         assert await t.say("?") == WITH_THOUGHTS
-        await t.runners[AGENT].command_context.loader.set_preferences(ALICE, Preferences(thoughts=False))
+        await t.runners[AGENT].executor.context.loader.persons.set_preferences(ALICE, Preferences(thoughts=False))
         assert await t.say("?") == WITHOUT_THOUGHTS
 
 
@@ -178,7 +178,7 @@ async def test_the_preferred_language_is_in_the_metadata_and_cannot_be_forged() 
         runner, agent = t.runners[AGENT], t.agent
         assert isinstance(agent, ThinkingAgent)
         await t.say("?")
-        await runner.command_context.loader.set_preferences(ALICE, Preferences(language="pt-BR"))
+        await runner.executor.context.loader.persons.set_preferences(ALICE, Preferences(language="pt-BR"))
         await t.say("?")
         await t.ask("?")
         await t.say("?", user=BOB)
@@ -211,18 +211,18 @@ async def test_the_language_of_a_message_is_in_the_metadata(of_the_message: str,
 async def test_preferences_outlast_a_restart_and_end_with_forget_me() -> None:
     preferences = Preferences("de", thoughts=True, streaming=False, notifications=False, zone="Europe/Berlin")
     async with thinking_tester() as t:
-        assert await t.runners[AGENT].command_context.loader.get_preferences(ALICE) == DEFAULT_PREFERENCES
-        await t.runners[AGENT].command_context.loader.set_preferences(ALICE, preferences)
-        assert await t.runners[AGENT].command_context.loader.get_preferences(ALICE) == preferences
+        assert await t.runners[AGENT].executor.context.loader.persons.get_preferences(ALICE) == DEFAULT_PREFERENCES
+        await t.runners[AGENT].executor.context.loader.persons.set_preferences(ALICE, preferences)
+        assert await t.runners[AGENT].executor.context.loader.persons.get_preferences(ALICE) == preferences
         assert await t.say("?") == WITH_THOUGHTS
         await t.restart()
-        assert await t.runners[AGENT].command_context.loader.get_preferences(ALICE) == preferences
+        assert await t.runners[AGENT].executor.context.loader.persons.get_preferences(ALICE) == preferences
         assert await t.say("?") == WITH_THOUGHTS
-        assert await t.runners[AGENT].command_context.loader.get_preferences(BOB) == DEFAULT_PREFERENCES
+        assert await t.runners[AGENT].executor.context.loader.persons.get_preferences(BOB) == DEFAULT_PREFERENCES
         await t.say("/forget yes")
         assert await t.say("?") == WITH_THOUGHTS
         await t.say("/forget me yes")
-        assert await t.runners[AGENT].command_context.loader.get_preferences(ALICE) == DEFAULT_PREFERENCES
+        assert await t.runners[AGENT].executor.context.loader.persons.get_preferences(ALICE) == DEFAULT_PREFERENCES
         assert await t.say("?") == WITHOUT_THOUGHTS
         await t.restart()
         assert await t.say("?") == WITHOUT_THOUGHTS

@@ -55,7 +55,7 @@ async def test_json_of_as_many_values_as_the_limit_is_served(url: str, door: str
             reply = await served.post(door, SHAPES[shape](limit_of(served, door) - 100))
             assert reply.status in (200, 202), shape
             assert b"done: hi" in reply.body or door == "webhook"
-        await served.running.runtime.runner.wait_until_idle()
+        await served.running.runtime.runner.mailboxes.wait_until_idle()
         assert len(desk.seen) == 2
 
 
@@ -77,7 +77,7 @@ async def test_a_long_text_is_no_work_and_has_a_limit_of_its_own(url: str, door:
         text = ',:[{"\\' * (TEXT // 6) + "é" * (TEXT % 6)
         reply = await served.post(door, text=text)
         assert reply.status in (200, 202)
-        await served.running.runtime.runner.wait_until_idle()
+        await served.running.runtime.runner.mailboxes.wait_until_idle()
         assert [query for _, query in desk.seen] == [text]
         too_long = await served.post(door, text=text + "x")
         assert b"more than 262,144 characters; send it as a file" in too_long.body

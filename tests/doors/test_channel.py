@@ -138,7 +138,7 @@ async def test_a_cancelled_request_ends_its_replies(url: str) -> None:
         await eventually(lambda: len(desk.seen) == 1)
         assert await running.agent.requests.cancel(WEBSITE, request_id)
         assert (await read_all(reply))[-1].type == "request.cancelled"
-        await running.runtime.runner.wait_until_idle()
+        await running.runtime.runner.mailboxes.wait_until_idle()
         assert await running.agent.requests.find_state(WEBSITE, request_id) == "closed"
         assert not await running.agent.requests.cancel(WEBSITE, request_id)
 
@@ -221,7 +221,7 @@ async def test_a_reply_is_found_whose_turn_ends_while_it_is_read(url: str) -> No
             await busy.aclose()
             await eventually(has_read.is_set)
             desk.release.set()
-            await runner.wait_until_idle()
+            await runner.mailboxes.wait_until_idle()
             has_ended.set()
             reply = await fetching
         assert reply is not None
@@ -234,7 +234,7 @@ async def test_a_key_for_a_person_counts_for_them_and_has_none_of_their_data(url
     desk = Desk()
     async with run_behind_doors(url, desk, {"ada-laptop": "ada@localhost"}) as running:
         await read_all(await running.agent.ask(caller, {"query": "hello"}))
-        usage = running.runtime.runner.quota_limit.usage_of("ada@localhost")
+        usage = running.runtime.runner.control.quota_limit.usage_of("ada@localhost")
         assert usage.messages == 1
         [conversation] = await running.runtime.runner.repository.list_conversations(caller.address)
         assert conversation.owner == caller.address

@@ -117,7 +117,7 @@ async def test_an_agent_with_much_of_everything_never_shows_more_than_the_limit(
     rounds: list[Any] = [tool_call_answer(*(("read", {"part": part}) for part in range(4))) for _ in range(5)]
     limits = {"context_tokens": limit}
     async with run_helper_agent(text_answer("Noted."), tools=[read], limits=limits) as (server, t):
-        memory, knowledge = t.runners[t.jid].command_context.host.memory(t.jid), t.runtimes[t.jid].parts.knowledge
+        memory, knowledge = t.runners[t.jid].executor.context.host.memory(t.jid), t.runtimes[t.jid].parts.knowledge
         assert memory is not None
         assert knowledge is not None
         for number in range(5):

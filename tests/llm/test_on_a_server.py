@@ -182,7 +182,7 @@ async def test_cancelling_leaves_no_request_connection_tool_task_or_thread(
         StockClient(*await real_server.account(), real_server) as person,
     ):
         assert await person.ask("hi", online.jid) == "ready"
-        await eventually(lambda: not online.runner.turns_in_flight)
+        await eventually(lambda: not online.runner.mailboxes.busy_count)
         await eventually(lambda: model.connections <= 1)
         before = len(asyncio.all_tasks()), threading.active_count()
 
@@ -201,7 +201,7 @@ async def test_cancelling_leaves_no_request_connection_tool_task_or_thread(
         cancel(person, question, online.jid)
         await asyncio.wait_for(tool.stopped.wait(), TIMEOUT_S)
 
-        await eventually(lambda: not online.runner.turns_in_flight and model.open_count == 0)
+        await eventually(lambda: not online.runner.mailboxes.busy_count and model.open_count == 0)
         await eventually(lambda: model.connections <= 1)  # one is kept for the next question
         await eventually(lambda: len(asyncio.all_tasks()) <= before[0] and threading.active_count() <= before[1])
         model.answers[:] = [text_answer("yes")]
@@ -235,4 +235,4 @@ async def test_cancelling_stops_the_agent_that_was_asked_by_a_tool(prosody: Xmpp
             await asyncio.wait_for(tool.started.wait(), TIMEOUT_S)
             person.send("/cancel", online.jid)
             await asyncio.wait_for(tool.stopped.wait(), TIMEOUT_S)
-            await eventually(lambda: not other.runner.turns_in_flight)
+            await eventually(lambda: not other.runner.mailboxes.busy_count)

@@ -134,7 +134,7 @@ async def test_no_remembered_fact_can_begin_another() -> None:
     line_breaks = [chr(code) for code in range(0x2100) if unicodedata.category(chr(code)) in ("Cc", "Zl", "Zp")]
     async with run_helper_agent(text_answer("yes")) as (server, t):
         await t.ask("hi", user="ada@localhost")
-        memory = t.runners[t.jid].command_context.host.memory(t.jid)
+        memory = t.runners[t.jid].executor.context.host.memory(t.jid)
         assert memory is not None
         [conversation] = await t.conversations()
         facts = [f"a{character}- pirate" for character in line_breaks]

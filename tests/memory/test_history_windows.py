@@ -288,7 +288,7 @@ async def test_a_summary_contains_no_turns_that_retention_deleted(tester: Tester
         assert (await ask_and_settle(t, "g"))["summary"] == "a b c d"
         if restart:
             await t.restart()
-        await t.runners[t.jid].purge()
+        await t.runners[t.jid].conversations.retention_job.run()
         seen = await ask_and_settle(t, "h")
         assert (seen["summary"], seen["history"]) == ("", list("defg"))
         assert (await ask_and_settle(t, "i"))["summary"] == "d e f"  # made anew, of what is left
@@ -301,7 +301,7 @@ async def test_a_summary_in_progress_is_dropped_if_its_turns_are_deleted(tester:
         summariser.release = asyncio.Event()
         for text in "abc":
             await t.ask({"query": text}, user=ALICE)
-        await t.runners[t.jid].purge()  # after its own, at the start, which may have come late
+        await t.runners[t.jid].conversations.retention_job.run()  # after its own, at the start, which may have come late
         [row] = await t.runners[t.jid].repository.list_conversations()
         assert len(await t.runners[t.jid].repository.turns.load_history(row.id, 9)) == 1
         summariser.release.set()

@@ -135,7 +135,7 @@ async def open_tester() -> AsyncIterator[tuple[AgentTester, Any]]:
         await t.say("hello")
         await t.say("secret", user=BOB)
         await t.say("secret", user=BOB, thread="of bob")
-        yield t, t.runners[AGENT].command_context.host
+        yield t, t.runners[AGENT].executor.context.host
 
 
 def perform(host: Any, actor: Actor, name: str, **arguments: Any) -> Any:
@@ -268,7 +268,7 @@ class StepAgent:
 async def open_running_turn() -> AsyncIterator[tuple[Any, StepAgent, asyncio.Task[list[str]]]]:
     """Yield the host of an agent with a running turn, the agent, and the task that gets the answer."""
     async with AgentTester(StepAgent, user=ALICE) as t:
-        agent, host = t.agent, t.runners[AGENT].command_context.host
+        agent, host = t.agent, t.runners[AGENT].executor.context.host
         assert isinstance(agent, StepAgent)
         assert await perform(host, TESTER, "turns.list") == []
         said = asyncio.create_task(t.say("hello"))

@@ -278,7 +278,7 @@ async def test_the_address_of_a_key_is_rejected_and_never_admitted(host: Operati
 async def test_an_operator_rejects_a_key_in_a_chat_and_admits_none() -> None:
     async with AgentTester(greet, allow=("*",), policy=Policy(operators=frozenset({"boss@localhost"}))) as t:
         [(agent_jid, runner)] = t.runners.items()
-        database = runner.command_context.host.database
+        database = runner.executor.context.host.database
         assert database is not None
         keys = KeyRepository(database)
         values: dict[str, Any] = {"users": "", "created_by": "user tester", "now": datetime.now(UTC)}

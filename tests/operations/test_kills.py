@@ -160,7 +160,7 @@ async def fill(directory: Path) -> Project:
     (directory / "data").mkdir(mode=0o700)
     url = f"{SQLITE}{directory / 'data' / 'platform.db'}"
     async with AgentTester(FailingAgent, jid=AGENT, user=ALICE, database=url) as tester:
-        repository = tester.runners[AGENT].command_context.host.repository(AGENT)
+        repository = tester.runners[AGENT].executor.context.host.repository(AGENT)
         await tester.say("hello")
         await tester.say("fail", thread="failing")
         for text, person in ((SECRET, ALICE), ("of others", BOB)):

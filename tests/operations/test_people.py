@@ -244,7 +244,7 @@ async def test_what_runs_and_waits_of_a_person_ends_at_every_agent_with_a_clear_
         asked = asyncio.create_task(t.ask(SECRET, user=ALICE, to=OUTSIDE, thread="program"))
         others = asyncio.create_task(t.say(OTHERS, user=BOB, timeout=TIMEOUT_S))
         await asyncio.wait_for(keeper.working.acquire(), TIMEOUT_S)
-        while sum(runner.turns_in_flight for runner in t.runners.values()) < 12:
+        while sum(runner.mailboxes.busy_count for runner in t.runners.values()) < 12:
             await asyncio.wait_for(keeper.working.acquire(), TIMEOUT_S)
             running += 1
         deleted = await asyncio.wait_for(perform(TesterHost(t), "people.delete", person=ALICE), TIMEOUT_S)
@@ -703,7 +703,7 @@ async def test_an_export_during_a_deletion_has_one_answer_and_no_data(command: s
         await asyncio.sleep(0)
         t.send(command, to=KEEPER, thread="another")
         await t.delivered()
-        await eventually(lambda: t.runners[KEEPER].turns_in_flight == 1)
+        await eventually(lambda: t.runners[KEEPER].mailboxes.busy_count == 1)
         assert await control.erasure.refuse_person(ALICE)
         released.set()
         assert await control.erasure.wait_for_person(ALICE)

@@ -111,7 +111,7 @@ class HostWithPage:
 
 
 def host_of(t: AgentTester) -> Any:
-    return t.runners[AGENT].command_context.host
+    return t.runners[AGENT].executor.context.host
 
 
 async def read_trail(t: AgentTester, trail: str = AGENT) -> list[tuple[str, str, str]]:
@@ -132,7 +132,7 @@ async def fail_request(t: AgentTester) -> int:
     [pending] = await inbox.load_pending()
     row: int = pending.inbox_row
     await record_crash(database, [row], datetime.now(UTC), row)
-    t.runners[AGENT].command_context.mailboxes.cancel_turns(ALICE)
+    t.runners[AGENT].executor.context.withdrawal.cancel_turns(ALICE)
     sent.cancel()
     return row
 
@@ -288,7 +288,7 @@ async def test_what_an_operator_does_in_a_chat_is_in_the_trail_with_their_jid() 
 async def test_what_an_operator_does_in_a_menu_is_in_the_trail_with_their_jid() -> None:
     async with open_tester() as t:
         await t.say("hello")
-        menu = AdHocSessions(t.runners[AGENT])
+        menu = AdHocSessions(t.runners[AGENT].executor, t.runners[AGENT].languages)
         for line, field in zip(LINES, ["", "", "person", "person", "level", "conversation", "conversation"], strict=True):
             node, _, value = line[1:].partition(" ")
             stage = await menu.answer(CommandCall(f"{BOSS}/phone", "1", node, "", "execute", {field: value} if field else None))

@@ -83,7 +83,7 @@ async def test_an_operator_ends_a_conversation_and_the_next_message_begins_a_new
         assert await runner.control.end(CONVERSATION)
         assert await conversation_record(t) == ("completed", 1)
         assert ends.calls == [(CONVERSATION, "completed")]
-        assert runner._mailboxes.conversations.find(CONVERSATION) is None
+        assert runner.mailboxes.conversations.find(CONVERSATION) is None
         assert not await runner.control.end(CONVERSATION)  # it is ended
         assert not await runner.control.end("nobody's")
         assert len(ends.calls) == 1
@@ -110,7 +110,7 @@ async def test_an_operator_ends_a_busy_conversation_at_once_and_its_reply_is_sen
         assert answer == "hold 1" or "incident" in answer
         assert await conversation_record(t) == ("completed", 1)
         assert ends.calls == [(CONVERSATION, "completed")]
-        assert t.runners[AGENT]._mailboxes.conversations.find(CONVERSATION) is None
+        assert t.runners[AGENT].mailboxes.conversations.find(CONVERSATION) is None
 
 
 @pytest.mark.parametrize("is_in_memory", [True, False])
@@ -176,7 +176,7 @@ async def test_turns_that_wait_when_the_pause_begins_do_not_start() -> None:
         send(t, "hold")
         await counting_agent(t).working.wait()
         send(t, "bob", user=BOB)
-        await eventually(lambda: t.runners[AGENT].turns_in_flight == 2)
+        await eventually(lambda: t.runners[AGENT].mailboxes.busy_count == 2)
         t.runners[AGENT].control.set_paused(True)
         counting_agent(t).release.set()
         await t.settled()
@@ -226,7 +226,7 @@ async def test_a_program_waits_for_the_end_of_a_pause() -> None:
     async with counting_tester() as t:
         t.runners[AGENT].control.set_paused(True)
         asking = asyncio.create_task(t.ask("x"))
-        await eventually(lambda: t.runners[AGENT].count_queued(ALICE) == 1)
+        await eventually(lambda: t.runners[AGENT].mailboxes.count_queued(ALICE) == 1)
         t.runners[AGENT].control.set_paused(False)
         assert (await asking).text == "x 1"
 

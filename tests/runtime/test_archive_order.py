@@ -10,7 +10,7 @@ import pytest
 from spade_coreason.domain.channel_kinds import PERSON, PROGRAM, ChannelKind
 from spade_coreason.domain.duplicates import Evidence
 from spade_coreason.domain.messages import InboundRequest
-from spade_coreason.runtime.intake.mailboxes import LARGE_CHARACTERS, MAX_LARGE_REQUESTS
+from spade_coreason.runtime.mailboxes.mailbox import LARGE_CHARACTERS, MAX_LARGE_REQUESTS
 from spade_coreason.testing import PlatformLimits, Policy
 from tests.support.hosting import Echo
 from tests.support.records import ALICE
@@ -39,10 +39,10 @@ async def test_the_order_of_the_archive_counts(database_url: str) -> None:
             runner.intake.receive(request(text, text))
         for text in ("1", "2", "3"):  # the second one is here already
             runner.intake.receive(request(text, text), is_archived=True)
-        await runner.wait_until_idle()
+        await runner.mailboxes.wait_until_idle()
         assert queries(harness) == ["1", "2", "3"]
         runner.release()
-        await runner.wait_until_idle()
+        await runner.mailboxes.wait_until_idle()
         assert queries(harness) == ["1", "2", "3", "4", "5"]
 
 
@@ -55,10 +55,10 @@ async def test_what_the_server_has_stored_earlier_goes_before_what_the_archive_h
         runner.intake.receive(request("live", "4"))
         for text, number in (("first", 1), ("third", 3)):
             runner.intake.receive(request(text, str(number), stored_at=number), is_archived=True)
-        await runner.wait_until_idle()
+        await runner.mailboxes.wait_until_idle()
         assert queries(harness) == ["first", "again", "third"]
         runner.release()
-        await runner.wait_until_idle()
+        await runner.mailboxes.wait_until_idle()
         assert queries(harness) == ["first", "again", "third", "live"]
 
 
@@ -66,7 +66,7 @@ async def test_what_is_in_no_archive_waits_for_none(database_url: str) -> None:
     async with RunnerHarness(database_url, Echo()) as harness:
         harness.runner.hold(LONG_S)
         harness.runner.intake.receive(request("of a program", kind=PROGRAM))
-        await harness.runner.wait_until_idle()
+        await harness.runner.mailboxes.wait_until_idle()
         assert queries(harness) == ["of a program"]
 
 
@@ -82,9 +82,9 @@ async def test_live_requests_that_fill_the_queue_leave_it_when_the_archive_needs
         harness.runner.hold(LONG_S)
         for text in ("3", "4"):
             harness.runner.intake.receive(request(text, text))
-        await harness.runner.intake.wait_for_capacity(request("1", "1"))
+        await harness.gateway.capacity.wait(request("1", "1"))
         harness.runner.intake.receive(request("1", "1"), is_archived=True)
-        await harness.runner.wait_until_idle()
+        await harness.runner.mailboxes.wait_until_idle()
         assert queries(harness) == ["3", "4", "1"]
 
 
@@ -94,7 +94,7 @@ async def test_requests_that_wait_for_the_archive_leave_room_for_further_ones(da
         texts = ["1", "2", "3", "4", "5"]
         for text in texts:
             harness.runner.intake.receive(request(text, text))
-            await harness.runner.wait_until_idle()
+            await harness.runner.mailboxes.wait_until_idle()
         assert queries(harness) == texts
 
 
@@ -104,7 +104,7 @@ async def test_long_requests_that_wait_for_the_archive_leave_room_for_further_on
         texts = [str(number) * (LARGE_CHARACTERS + 1) for number in range(MAX_LARGE_REQUESTS)]
         for text in texts:
             harness.runner.intake.receive(request(text, text[0]))
-        await harness.runner.wait_until_idle()
+        await harness.runner.mailboxes.wait_until_idle()
         assert queries(harness) == texts
 
 
@@ -123,7 +123,7 @@ async def test_a_reply_whose_thread_is_searched_waits_for_the_archive_too(databa
         runner.intake.receive(replace(request("2", "2"), metadata={"reply_to": str(uuid4())}))
         runner.intake.receive(request("1", "1"), is_archived=True)
         runner.release()
-        await runner.wait_until_idle()
+        await runner.mailboxes.wait_until_idle()
         assert queries(harness) == ["1", "2"]
 
 
@@ -134,12 +134,12 @@ async def test_a_question_that_waits_for_the_archive_can_be_cancelled(database_u
         cancel = replace(request("/cancel"), stanza_id="1")
         if is_known:  # by its id, which is that of an earlier one
             runner.intake.receive(cancel)
-            await runner.wait_until_idle()
+            await runner.mailboxes.wait_until_idle()
         runner.hold(LONG_S)
         for held in (request("1", "1"), request("2", "2"), cancel):
             stored = runner.intake.receive(held)
             assert stored is not None
             await stored
         runner.release()
-        await runner.wait_until_idle()
+        await runner.mailboxes.wait_until_idle()
         assert queries(harness) == ["2"]

@@ -18,7 +18,7 @@ from spade_coreason.domain.cards import load_card
 from spade_coreason.domain.messages import RequestContext
 from spade_coreason.domain.topics import TopicRules, read_item_metadata
 from spade_coreason.exceptions import PeerError
-from spade_coreason.runtime.initiative.people import dump_blocks
+from spade_coreason.runtime.initiative.notifications import dump_blocks
 from spade_coreason.testing import Policy
 from spade_coreason.xmpp.codec import decode
 from spade_coreason.xmpp.codec.cloud_events import RequestMessage
@@ -203,8 +203,8 @@ async def test_a_person_still_is_reminded_and_notified_in_the_turn_of_a_caller()
 async def test_a_notification_to_a_caller_that_is_stored_is_refused_and_not_sent() -> None:
     async with AgentTester(favourite) as t:
         admit_everywhere(t)
-        notifier = t.runners[t.jid].initiative.notifier
-        [stored] = [await notifier.notify(str(uuid4()), WEBSITE, None, dump_blocks("hello"), "")]
+        notifications = t.runners[t.jid].control.notifications
+        [stored] = [await notifications.notify(str(uuid4()), WEBSITE, None, dump_blocks("hello"), "")]
         assert stored.state is NotificationState.REFUSED
         await t.settled()
         assert t.messages(WEBSITE) == []

@@ -154,19 +154,19 @@ async def test_a_request_whose_channel_is_missing_stays_and_hinders_no_start(dat
         asking = asyncio.create_task(read_all(channel.ask(PROGRAM_JID, "one", request_id)))
         await gate.entered.wait()
     async with run_on_channels(database_url, gate.build(), {}) as runtime:
-        assert runtime.runner.without_channel == {NAME: 1}
-        assert runtime.runner.turns_in_flight == 0
+        assert runtime.runner.control.recovery.without_channel == {NAME: 1}
+        assert runtime.runner.mailboxes.busy_count == 0
         [row] = read_rows(database_url, "inbox")
         assert (row["state"], row["channel"]) == (RECEIVED, NAME)
     execute(database_url, "UPDATE inbox SET request = replace(request, '\"program\"', '\"newer\"')")
     async with run_on_channels(database_url, gate.build(), {NAME: channel}) as runtime:
-        assert runtime.runner.without_channel == {"newer": 1}  # a newer version knows this kind of channel
+        assert runtime.runner.control.recovery.without_channel == {"newer": 1}  # a newer version knows this kind of channel
     execute(database_url, "UPDATE inbox SET request = replace(request, '\"newer\"', '\"program\"')")
     gate.opened.set()
     async with run_on_channels(database_url, gate.build(), {NAME: channel}) as runtime:
-        assert runtime.runner.without_channel == {}
+        assert runtime.runner.control.recovery.without_channel == {}
         assert texts_of(await asking) == ["program: one"]
-        await runtime.runner.wait_until_idle()
+        await runtime.runner.mailboxes.wait_until_idle()
     assert gate.queries == ["one", "one"]
 
 
@@ -215,7 +215,7 @@ async def test_another_transport_is_a_channel(database_url: str) -> None:
     gate.opened.set()
     channel = LineChannel()
     async with run_on_channels(database_url, gate.build(), {LINE: channel}) as runtime:
-        await runtime.runner.wait_until_idle()
+        await runtime.runner.mailboxes.wait_until_idle()
         async with connect(channel.port, address) as exchange:
             assert (await exchange())["content"] == "program: two"
             assert (await exchange())["type"] == "Completed"
@@ -275,11 +275,11 @@ async def test_a_stored_reply_whose_channel_is_missing_stays_until_it_is_there(d
     async with run_on_channels(database_url, gate.build(), {NAME: deaf}) as runtime:
         asking = asyncio.create_task(read_all(deaf.ask(PROGRAM_JID, "one", request_id)))
         await gate.entered.wait()
-        await runtime.runner.wait_until_idle()
+        await runtime.runner.mailboxes.wait_until_idle()
         asking.cancel()
     for channels, count, state in (({}, 1, ANSWERED), ({NAME: FetchedChannel()}, 0, CLOSED)):
         async with run_on_channels(database_url, gate.build(), channels) as runtime:
-            assert runtime.runner.without_channel.total() == count
+            assert runtime.runner.control.recovery.without_channel.total() == count
         assert [(row["state"], row["channel"]) for row in read_rows(database_url, "inbox")] == [(state, NAME)]
     assert gate.queries == ["one"]
 

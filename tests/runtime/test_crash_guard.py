@@ -168,7 +168,7 @@ async def test_a_turn_counts_as_running_until_it_is_stored(tmp_path: Path, text:
         if is_stopped:
             running.mark_stop()
             await runner.drain(0)
-    await runner.wait_until_idle()
+    await runner.mailboxes.wait_until_idle()
     assert running.is_idle
     assert len(running.rows) == is_stopped  # the next start looks whether it was stored
     await runner.drain(1)
@@ -206,7 +206,7 @@ async def test_the_first_request_of_a_conversation_is_kept_until_it_is_durable(t
     assert running.kept == []
     assert text.encode() not in (tmp_path / "running.bin").read_bytes()
     waiting.release.set()
-    await runner.wait_until_idle()
+    await runner.mailboxes.wait_until_idle()
     await runner.drain(1)
     await runner.close()
     await database.close()

@@ -12,8 +12,8 @@ import pytest
 
 from spade_coreason import AgentRequest, AgentTester, ResponseHandler, Session, StoreError
 from spade_coreason.contracts import AgentDefinition, ConversationState, Interaction
+from spade_coreason.runtime.conversations.expiry import OnConversationEnd
 from spade_coreason.runtime.runner import Runner
-from spade_coreason.runtime.upkeep.expiry import OnConversationEnd
 from spade_coreason.storage.backends.database import Database
 from spade_coreason.storage.backends.group_commit import Commit
 from spade_coreason.storage.records import ErasureReport, StoredConversation
@@ -76,7 +76,7 @@ class ExpiryHarness:
 
     async def ask(self, text: str, sender: str = ALICE) -> None:
         self.runner.intake.receive(make_request(text, sender))
-        await self.runner.wait_until_idle(sender, None)
+        await self.runner.mailboxes.wait_until_idle(sender, None)
 
     async def states(self) -> dict[str, str]:
         return {row.owner: str(row.status.state) for row in await self.store.list_conversations()}
@@ -104,7 +104,7 @@ async def test_a_conversation_of_commands_only_times_out_too(database: Database)
         await harness.ask("/help")
         assert await harness.states() == {ALICE: "active"}
         harness.clock.advance(hours=5)
-        await harness.runner.expire_idle()
+        await harness.runner.conversations.expiry.expire_idle()
         assert await harness.states() == {ALICE: "timeout"}
         assert [state for _, state in harness.ended] == ["timeout"]
 
@@ -116,7 +116,7 @@ async def test_a_clock_that_goes_back_delays_no_other_conversation(database: Dat
         harness.clock.advance(days=-30)
         await harness.ask("hi", BOB)
         harness.clock.advance(hours=5)
-        await harness.runner.expire_idle()
+        await harness.runner.conversations.expiry.expire_idle()
         assert await harness.states() == {ALICE: "active", BOB: "timeout"}
 
 
@@ -130,12 +130,12 @@ async def test_a_conversation_that_begins_again_while_its_end_is_stored_ends_aga
             assert await harness.runner.control.end(row.conversation_id)
         else:
             harness.clock.advance(hours=5)
-            await harness.runner.expire_idle()
-        await harness.runner.wait_until_idle()
+            await harness.runner.conversations.expiry.expire_idle()
+        await harness.runner.mailboxes.wait_until_idle()
         assert await harness.states() == {ALICE: "active"}
         assert len(harness.ended) == 1
         harness.clock.advance(hours=50)
-        await harness.runner.expire_idle()
+        await harness.runner.conversations.expiry.expire_idle()
         assert await harness.states() == {ALICE: "timeout"}
         assert [state for _, state in harness.ended] == ["completed" if by == "an operator" else "timeout", "timeout"]
 
@@ -145,11 +145,11 @@ async def test_a_conversation_that_begins_again_while_retention_deletes_it_times
         await harness.ask("hi")
         harness.clock.advance(days=2)
         harness.store.callback = lambda: harness.runner.intake.receive(make_request("again"))
-        assert (await harness.runner.purge()).conversations == 1
-        await harness.runner.wait_until_idle()
+        assert (await harness.runner.conversations.retention_job.run()).conversations == 1
+        await harness.runner.mailboxes.wait_until_idle()
         assert await harness.states() == {ALICE: "active"}
         harness.clock.advance(days=31)
-        await harness.runner.expire_idle()
+        await harness.runner.conversations.expiry.expire_idle()
         assert await harness.states() == {ALICE: "timeout"}
 
 
@@ -165,7 +165,7 @@ async def test_a_change_of_a_conversation_while_others_expire_is_kept(database: 
         await harness.ask("hi", ALICE)
         await harness.ask("hi", BOB)
         harness.clock.advance(hours=2)
-        expiring = asyncio.create_task(harness.runner.expire_idle())
+        expiring = asyncio.create_task(harness.runner.conversations.expiry.expire_idle())
         await callback_started.wait()  # one of them has ended, the row of the other is read
         [other] = [owner for owner, state in (await harness.states()).items() if state == "active"]
         harness.runner.intake.receive(make_request("end", other))
@@ -174,7 +174,7 @@ async def test_a_change_of_a_conversation_while_others_expire_is_kept(database: 
                 await asyncio.sleep(0.01)
         release.set()
         await expiring
-        await harness.runner.wait_until_idle()
+        await harness.runner.mailboxes.wait_until_idle()
         await harness.ask("hi again", other)
         [row] = await harness.store.list_conversations(owner=other)
         assert row.turns == len(await harness.store.turns.load_history(row.id, 10)) == 3
@@ -189,9 +189,9 @@ async def test_an_end_that_cannot_be_stored_is_tried_again(database: Database) -
         harness.clock.advance(hours=5)
         harness.store.callback = fails
         with pytest.raises(StoreError, match="full"):
-            await harness.runner.expire_idle()
+            await harness.runner.conversations.expiry.expire_idle()
         assert harness.ended == []
-        await harness.runner.expire_idle()
+        await harness.runner.conversations.expiry.expire_idle()
         assert await harness.states() == {ALICE: "timeout"}
         assert [state for _, state in harness.ended] == ["timeout"]
 
@@ -231,5 +231,5 @@ async def test_a_reaction_to_the_last_reply_does_not_keep_a_conversation_active(
         async with asyncio.timeout(TIMEOUT_S):
             await echo.has_feedback.wait()
         clock.advance(days=2)
-        await t.runners[t.jid].expire_idle()
+        await t.runners[t.jid].conversations.expiry.expire_idle()
         assert [record.state for record in await t.conversations()] == [ConversationState.TIMEOUT]

@@ -120,7 +120,7 @@ async def test_a_card_says_what_the_agent_does_and_how_busy_it_is() -> None:
     gate = asyncio.Event()
     async with AgentTester(Finder, peers={"translator": Translator(gate=gate, outputs=OUTPUTS)}) as t:
         busy = asyncio.create_task(t.ask("x", to="translator@localhost"))
-        await eventually(lambda: t.runners["translator@localhost"].turns_in_flight > 0)
+        await eventually(lambda: t.runners["translator@localhost"].mailboxes.busy_count > 0)
         [card] = (await call(t, {"find": {}}))["cards"]
         gate.set()
         await busy
@@ -160,7 +160,7 @@ async def test_the_busy_agent_is_left_alone() -> None:
     gate = asyncio.Event()
     async with AgentTester(Finder, peers={"first": Translator("a", gate=gate), "second": Translator("b")}) as t:
         busy = asyncio.create_task(t.ask("x", to="first@localhost"))
-        await eventually(lambda: t.runners["first@localhost"].turns_in_flight > 0)
+        await eventually(lambda: t.runners["first@localhost"].mailboxes.busy_count > 0)
         asked = [(await call(t, {"ask": "translate"}))["jid"] for _ in range(3)]
         gate.set()
         await busy

@@ -125,8 +125,8 @@ async def test_the_incidents_of_commands_are_stored_too(database_url: str, expec
     expected_errors("LookupError: as a command")
     async with RunnerHarness(database_url, FailingAgent()) as harness:
         await harness.receive_and_wait("/fail")
-        [fail] = [known for known in harness.runner.commands.all if known.name == "fail"]
-        told = TOLD.findall((await harness.runner.run_command(ALICE, fail, {})).text)  # as from the menu of a client
+        [fail] = [known for known in harness.runner.executor.commands.all if known.name == "fail"]
+        told = TOLD.findall((await harness.runner.executor.run_command(ALICE, fail, {})).text)  # as from the menu of a client
         assert [incident.incident for incident in await load_all(harness)] == [*told, *numbers_told(harness)]
 
 
@@ -161,10 +161,10 @@ async def test_retention_deletes_incidents_by_the_shortest_age(database_url: str
         await harness.receive_and_wait("dance")
         clock.advance(days=6)
         await harness.receive_and_wait("dance")
-        await harness.runner.purge()
+        await harness.runner.conversations.retention_job.run()
         assert len(await load_all(harness)) == 2
         clock.advance(days=1, seconds=1)
-        await harness.runner.purge()
+        await harness.runner.conversations.retention_job.run()
         [incident] = await load_all(harness)
         assert incident.incident == numbers_told(harness)[-1]
 

@@ -19,8 +19,8 @@ from spade_coreason.domain.channel_kinds import PERSON, PROGRAM
 from spade_coreason.domain.identifiers import derive_inbox_key
 from spade_coreason.domain.messages import InboundRequest, RequestContext
 from spade_coreason.exceptions import PeerFailedError, PeerRefusedError
-from spade_coreason.runtime.intake.admission import MAX_HOPS
-from spade_coreason.runtime.turns.interceptors import chain_around
+from spade_coreason.runtime.access.admission import MAX_HOPS
+from spade_coreason.runtime.interceptors import chain_around
 from spade_coreason.testing import PlatformLimits, Policy, Rules
 from tests.support.databases import SAME_STANZA
 from tests.support.errors import ExpectedErrors
@@ -138,7 +138,7 @@ async def test_a_refused_request_is_not_stored_and_may_be_sent_again(database_ur
         stored = harness.runner.intake.receive(incoming)
         assert stored is not None
         assert await stored
-        await harness.runner.wait_until_idle()
+        await harness.runner.mailboxes.wait_until_idle()
         assert recorder.received == ["one", "one"]
         assert harness.agent.queries == ["one"]
 
@@ -200,7 +200,7 @@ async def test_a_new_request_that_looks_like_a_duplicate_is_decided_before_its_t
             stored = harness.runner.intake.receive(incoming)
             assert stored is not None
             assert await stored
-            await harness.runner.wait_until_idle()
+            await harness.runner.mailboxes.wait_until_idle()
         assert recorder.received == ["no", "yes"]
         assert harness.agent.queries == ["yes"]
         assert "Too fast." in harness.sent[0]
@@ -222,12 +222,12 @@ async def test_the_commands_of_the_agent_are_decided_and_those_of_the_platform_a
         assert recorder.received == []
         assert await t.say("/secret") == ["Too fast."]
         runner = t.runners[t.jid]
-        [secret] = [known for known in runner.commands.all if known.name == "secret"]
-        result = await runner.run_command(ALICE, secret, {})  # as from the menu of a client
+        [secret] = [known for known in runner.executor.commands.all if known.name == "secret"]
+        result = await runner.executor.run_command(ALICE, secret, {})  # as from the menu of a client
         assert (result.text, result.is_error) == ("Too fast.", True)
         assert recorder.received == ["/secret", "/secret"]
         recorder.decide = lambda request: Accept()
-        assert (await runner.run_command(ALICE, secret, {})).text == "It is 7."
+        assert (await runner.executor.run_command(ALICE, secret, {})).text == "It is 7."
 
 
 async def test_an_instance_may_set_its_methods_when_it_is_made() -> None:
@@ -480,11 +480,12 @@ async def test_the_stack_inside_an_agent_tells_the_way_of_its_request() -> None:
     async with AgentTester(StackAgent(), interceptors=[Bracket("a", [])]) as t:
         await t.ask("one")
     [stack] = stacks
-    assert stack[stack.index("worker.run") :] == [
-        "worker.run",
-        "worker._run_item",
-        "worker.handle",
-        "worker.answer",
+    assert stack[stack.index("mailboxes.run") :] == [
+        "mailboxes.run",
+        "mailboxes._run_item",
+        "request_handler.handle",
+        "request_handler.answer",
+        "turn_execution.execute",
         "turn.run",
         "concurrency.run",
         "interceptors.assist",

@@ -29,7 +29,9 @@ async def test_an_expiry_does_not_store_a_person_again_who_is_deleted_meanwhile(
         await t.restart()  # none of the conversations is in memory
         clock.advance(hours=2)
         last = PEOPLE[-1]
-        await asyncio.gather(t.runners[AGENT].expire_idle(), t.runners[AGENT].control.erasure.erase_person(last))
+        await asyncio.gather(
+            t.runners[AGENT].conversations.expiry.expire_idle(), t.runners[AGENT].control.erasure.erase_person(last)
+        )
         repository = t.runners[AGENT].repository
         assert last not in await repository.list_people()
         [record] = await repository.list_conversations(owner=PEOPLE[0])
@@ -88,9 +90,7 @@ async def test_nothing_that_was_due_for_a_deleted_person_is_left_or_comes(tmp_pa
         assert report.schedules >= 1
         before = len(t.messages(deleted))
         clock.advance(hours=2)
-        initiative = t.runners[AGENT].initiative
-        assert initiative is not None
-        initiative.tasks.check()
+        t.runners[AGENT].task_clock.check()
         await eventually(lambda: len(agent.due) == 3)
         assert agent.due[-1] == f"remind secret-of-{other}"
         assert len(t.messages(deleted)) == before

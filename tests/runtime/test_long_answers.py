@@ -171,7 +171,7 @@ async def test_a_long_answer_sent_again_after_a_restart_is_the_same_and_is_not_u
         ) as runner:
             if recorder is first:
                 runner.intake.receive(person_question("a block"))
-            await runner.wait_until_idle()
+            await runner.mailboxes.wait_until_idle()
     assert [message.content for message in second.sent] == [message.content for message in first.sent]
     [link] = files.files
     assert first.bodies[-1] == link
@@ -194,7 +194,7 @@ async def test_a_turn_interrupted_after_its_upload_uploads_again(database_url: s
         await uploaded.wait()
     assert first.sent == []
     async with run_runner(LongReplyAgent(Files(put)), second, database_url, policy=FILE_POLICY, upload=put) as runner:
-        await runner.wait_until_idle()
+        await runner.mailboxes.wait_until_idle()
     _, again = files.files
     assert second.bodies[-1] == again
 

@@ -16,11 +16,12 @@ from spade_coreason.domain.messages import InboundRequest
 from spade_coreason.domain.quotas import Quotas
 from spade_coreason.exceptions import StoreError
 from spade_coreason.runtime.crash_guard import CrashGuard
-from spade_coreason.runtime.intake.admission import CapacityLimit
-from spade_coreason.runtime.intake.mailbox import Mailbox, QueuedRequest
-from spade_coreason.runtime.intake.mailboxes import Mailboxes
-from spade_coreason.runtime.intake.quota_limit import QuotaLimit
-from spade_coreason.runtime.turns.worker import MailboxWorkers
+from spade_coreason.runtime.mailboxes.gate import TurnGate
+from spade_coreason.runtime.mailboxes.limits import MailboxCapacity, QuotaLimit
+from spade_coreason.runtime.mailboxes.mailbox import Mailbox, QueuedRequest
+from spade_coreason.runtime.mailboxes.mailboxes import Mailboxes, MailboxWorkers
+from spade_coreason.runtime.mailboxes.withdrawal import Withdrawal
+from spade_coreason.runtime.replies.program_requests import InFlightRequests
 from spade_coreason.storage import Commit, RunningRequests
 from spade_coreason.storage.repository import AgentRepository
 from tests.support.records import ALICE, BOB, NOW
@@ -51,9 +52,14 @@ class MailboxHarness:
         self.repository = repository
         self.handler = GatedHandler()
         quotas = QuotaLimit(repository, Quotas(), max_turns, utc_now)
-        self.mailboxes = Mailboxes(repository, quotas, MAX_QUEUED, remembered_turns=10)
-        workers = MailboxWorkers(self.mailboxes, quotas, CrashGuard(RunningRequests()), self.handler.handle)
-        self.mailboxes.start(workers.run)
+        requests, self.gate = InFlightRequests(), TurnGate()
+        self.mailboxes = Mailboxes(
+            repository, quotas, self.gate, requests, asyncio.Event(), max_queued=MAX_QUEUED, remembered_turns=10
+        )
+        self.capacity = MailboxCapacity(self.mailboxes.senders, self.mailboxes.archive_hold, MAX_QUEUED)
+        self.withdrawal = Withdrawal(self.mailboxes, repository.inbox)
+        crash_guard = CrashGuard(RunningRequests())
+        MailboxWorkers(self.mailboxes, quotas, crash_guard, self.handler.handle).start()
 
     async def put(self, text: str, sender: str = ALICE, thread: str | None = "t", *, is_for_agent: bool = True) -> None:
         """Store a request whose id is its text, and put it into its mailbox."""
@@ -114,12 +120,12 @@ async def test_a_full_conversation_refuses_and_has_room_again_after_a_turn(harne
         await harness.put(f"{number}")
     await harness.started("0")
     incoming = InboundRequest(PERSON, f"{ALICE}/x", "next", "t", {"query": "next"}, "next", owner=ALICE)
-    limit = CapacityLimit(harness.mailboxes)
+    limit = harness.capacity
     refusal = limit.receive(incoming)
     assert isinstance(refusal, Refuse)
     assert refusal.text.startswith("This conversation already has 3 messages waiting")
     assert limit.receive(replace(incoming, owner=BOB)) == Accept()
-    waiting = asyncio.create_task(harness.mailboxes.wait_for_capacity(ALICE, "t"))
+    waiting = asyncio.create_task(harness.capacity.wait(incoming))
     harness.release(1 + MAX_QUEUED)
     await waiting
     await harness.mailboxes.wait_until_idle()
@@ -127,14 +133,14 @@ async def test_a_full_conversation_refuses_and_has_room_again_after_a_turn(harne
 
 
 async def test_a_pause_holds_requests_of_the_agent_and_not_commands_of_the_platform(harness: MailboxHarness) -> None:
-    harness.mailboxes.pause()
+    harness.gate.pause()
     await harness.put("request")
     await harness.put("command", is_for_agent=False)
     await harness.started("command")
     harness.release(2)
     await harness.mailboxes.wait_until_idle()
     assert harness.handler.finished == ["command"]
-    harness.mailboxes.resume()
+    harness.gate.resume()
     await harness.mailboxes.wait_until_idle()
     assert harness.handler.finished == ["command", "request"]
 
@@ -143,9 +149,9 @@ async def test_a_queued_request_is_withdrawn_by_its_id_and_closed(harness: Mailb
     for text in ("one", "two", "three"):
         await harness.put(text)
     await harness.started("one")
-    assert harness.mailboxes.withdraw(BOB, ["two"]) is None
-    assert harness.mailboxes.withdraw(ALICE, ["two"]) is not None
-    assert harness.mailboxes.withdraw(ALICE, ["two"]) is None
+    assert harness.withdrawal.withdraw(BOB, ["two"]) is None
+    assert harness.withdrawal.withdraw(ALICE, ["two"]) is not None
+    assert harness.withdrawal.withdraw(ALICE, ["two"]) is None
     harness.release(2)
     await harness.mailboxes.wait_until_idle()
     assert harness.handler.finished == ["one", "three"]
@@ -155,9 +161,9 @@ async def test_a_queued_request_is_withdrawn_by_its_id_and_closed(harness: Mailb
 async def test_a_request_that_waits_for_another_attempt_is_withdrawn(harness: MailboxHarness) -> None:
     mailbox, queued = harness.mailboxes.get_or_create(ALICE, "t"), await harness.receive("one")
     harness.mailboxes.put_back(mailbox, queued, 0.0)
-    assert harness.mailboxes.withdraw(BOB, ["one"]) is None
-    assert harness.mailboxes.withdraw(ALICE, ["one"]) is not None
-    assert harness.mailboxes.withdraw(ALICE, ["one"]) is None
+    assert harness.withdrawal.withdraw(BOB, ["one"]) is None
+    assert harness.withdrawal.withdraw(ALICE, ["one"]) is not None
+    assert harness.withdrawal.withdraw(ALICE, ["one"]) is None
     await harness.put("two")
     await harness.started("two")
     harness.release(1)
@@ -176,7 +182,7 @@ async def test_of_a_mailbox_that_waits_only_a_request_that_was_not_stored_is_han
     mailbox = harness.mailboxes.get_or_create(ALICE, "t")
     harness.mailboxes.put_back(mailbox, await harness.receive("one"), 3600)
     if is_paused:
-        harness.mailboxes.pause()
+        harness.gate.pause()
     for queued in (stored, failing):
         harness.mailboxes.put(queued, ALICE)
     await harness.mailboxes.wait_until_idle()
@@ -184,12 +190,12 @@ async def test_of_a_mailbox_that_waits_only_a_request_that_was_not_stored_is_han
     if is_paused:
         await harness.mailboxes.wait_until_idle()
         assert harness.handler.started == []
-        harness.mailboxes.resume()
+        harness.gate.resume()
     await harness.started("not stored")
     harness.release(1)
     await harness.mailboxes.wait_until_idle()
     assert harness.mailboxes.waiting_count == 2
-    assert harness.mailboxes.cancel(mailbox)  # then the next one is the first, and waits for the same attempt
+    assert harness.withdrawal.cancel(mailbox)  # then the next one is the first, and waits for the same attempt
     assert [item for item in mailbox.queue if isinstance(item, QueuedRequest)] == [stored]
 
 
@@ -202,11 +208,11 @@ async def test_a_request_withdrawn_while_it_waits_for_a_turn_never_starts(reposi
     mailbox = harness.mailboxes.get_or_create(ALICE, "t")
     await eventually(lambda: mailbox.current is not None)
     if is_paused:
-        harness.mailboxes.pause()
-    assert harness.mailboxes.withdraw(ALICE, ["alice"]) is not None
+        harness.gate.pause()
+    assert harness.withdrawal.withdraw(ALICE, ["alice"]) is not None
     harness.release(2)
     await harness.mailboxes.wait_until_idle()
-    harness.mailboxes.resume()
+    harness.gate.resume()
     await harness.mailboxes.wait_until_idle()
     assert harness.handler.finished == ["bob"]
     assert harness.mailboxes.count_queued(ALICE) == 0
@@ -223,8 +229,8 @@ async def test_a_request_that_is_put_back_is_dropped_by_a_drain(harness: Mailbox
     harness.mailboxes.put_back(mailbox, queued, 0.0)
     assert await harness.mailboxes.drain(5)
     harness.mailboxes.put_back(mailbox, queued, 0.0)
-    assert not mailbox.queue
-    assert harness.mailboxes.take_unopened() == [(ALICE, queued)]
+    assert list(mailbox.queue) == [queued]
+    assert harness.mailboxes.take_waiting() == [queued]
     await eventually(lambda: mailbox.retry is None)
     await harness.mailboxes.wait_until_idle()
     assert harness.handler.finished == ["one", "two"]

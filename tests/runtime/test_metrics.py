@@ -7,7 +7,7 @@ import pickle
 import pytest
 
 from spade_coreason.operations.status import MetricsSnapshot
-from spade_coreason.runtime.upkeep.metrics import DAY_S, Metrics
+from spade_coreason.runtime.observability.metrics import DAY_S, Metrics
 
 
 class SettableClock:

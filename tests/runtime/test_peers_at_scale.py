@@ -42,7 +42,7 @@ def run(work: Any) -> Any:
 async def result_of(work: Any, peers: dict[str, Any], **options: Any) -> Any:
     async with AgentTester(run(work), peers=peers, **options) as t:
         result = (await t.ask("go", timeout=TIMEOUT_S)).data[0]["data"]["result"]
-        assert not any(runner.turns_in_flight for runner in t.runners.values())
+        assert not any(runner.mailboxes.busy_count for runner in t.runners.values())
     return result
 
 
@@ -310,6 +310,6 @@ async def test_a_stop_takes_no_request_back_and_the_peer_goes_on() -> None:
         assert not await t.runners[t.jid].drain(0.0)
         await t.delivered()
         peer.release.set()
-        await t.runners[ONE].wait_until_idle()
+        await t.runners[ONE].mailboxes.wait_until_idle()
         assert not peer.cancelled.is_set()
         assert [row.turns for row in await t.runners[ONE].repository.list_conversations()] == [1]

@@ -17,7 +17,7 @@ from spade_coreason.domain.messages import Bounce, InboundRequest
 from spade_coreason.exceptions import PeerError, RequestTooLongError
 from spade_coreason.runtime import PeerOptions
 from spade_coreason.runtime.peers.open_requests import OpenRequests
-from spade_coreason.runtime.peers.peers import CURRENT_REQUEST
+from spade_coreason.runtime.steps.current import CURRENT_REQUEST
 from spade_coreason.xmpp.codec.decode import decode
 from tests.support.peer_replies import ME, OTHER, PEER, collect_events, completed_reply, deliver, markdown_reply, texts
 from tests.support.transports import make_transport

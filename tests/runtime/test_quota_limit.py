@@ -20,8 +20,8 @@ from spade_coreason.domain.duplicates import Evidence
 from spade_coreason.domain.messages import InboundRequest, RequestContext
 from spade_coreason.domain.quotas import Quota, Quotas, Role
 from spade_coreason.exceptions import PeerRefusedError
-from spade_coreason.runtime.intake.admission import MAX_COMMANDS_PER_MINUTE
-from spade_coreason.runtime.intake.quota_limit import QuotaLimit
+from spade_coreason.runtime.access.admission import MAX_COMMANDS_PER_MINUTE
+from spade_coreason.runtime.mailboxes.limits import QuotaLimit
 from spade_coreason.runtime.runner import Runner
 from spade_coreason.storage import AgentRepository, Database
 from spade_coreason.testing import AgentTester, PlatformLimits, Policy
@@ -342,7 +342,7 @@ async def echo(request: AgentRequest, session: SessionHandle, response: Response
 
 
 def usage_by_holder(tester: AgentTester, jid: str) -> dict[str, int]:
-    return {used.holder: used.messages for used in tester.runners[jid].quota_limit.usage()}
+    return {used.holder: used.messages for used in tester.runners[jid].control.quota_limit.usage()}
 
 
 async def test_a_request_that_an_agent_passes_on_counts_for_the_person_it_goes_back_to() -> None:
@@ -444,7 +444,7 @@ async def test_turns_at_once_are_limited_for_a_person_a_room_and_a_domain() -> N
 
 
 def assisting(runner: Runner) -> dict[str, int]:
-    counts = Counter(mailbox.sender for mailbox in runner.command_context.mailboxes if mailbox.turn is not None)
+    counts = Counter(mailbox.sender for mailbox in runner.executor.context.mailboxes if mailbox.turn is not None)
     return dict(counts)
 
 

@@ -41,7 +41,7 @@ class GatewayHarness:
         """Return everything that is sent until the runner is idle."""
         if stored is not None:
             await stored.wait()
-        await self.runner.wait_until_idle()
+        await self.runner.mailboxes.wait_until_idle()
         said, self.said[:] = self.said[:], []
         return said
 
@@ -58,8 +58,9 @@ async def run_gateway(url: str, **policy: Any) -> AsyncIterator[GatewayHarness]:
             said.append(f"receipt {receipt.get('id')}" if receipt is not None else stanza.findtext("body") or "")
 
     transport = make_transport(AGENT, send)
-    parts = AgentParts(AgentRepository(database, AGENT), transport.network, Files(refuse_upload), PeerOptions())
-    runtime = parts.build_runtime(Echo(), AccessPolicy(AGENT), Policy(**policy))
+    repository, access = AgentRepository(database, AGENT), AccessPolicy(AGENT)
+    parts = AgentParts(repository, transport.network, Files(refuse_upload), PeerOptions(), access, Policy(**policy))
+    runtime = parts.build_runtime(Echo())
     runner = runtime.runner
     await runner.open()
     try:

@@ -14,9 +14,11 @@ import pytest
 from spade_coreason import AgentDefinition, AgentRequest, AgentTester, Interaction, ResponseHandler, SessionHandle
 from spade_coreason.contracts.times import utc_now
 from spade_coreason.domain.quotas import Quotas
-from spade_coreason.runtime.intake.mailboxes import Mailboxes
-from spade_coreason.runtime.intake.quota_limit import QuotaLimit
 from spade_coreason.runtime.intake.received_reactions import ReceivedReactions
+from spade_coreason.runtime.mailboxes.gate import TurnGate
+from spade_coreason.runtime.mailboxes.limits import QuotaLimit
+from spade_coreason.runtime.mailboxes.mailboxes import Mailboxes
+from spade_coreason.runtime.replies.program_requests import InFlightRequests
 from spade_coreason.storage import AgentRepository
 from spade_coreason.storage.schema import CLOSED
 from spade_coreason.xmpp.codec import decode
@@ -451,7 +453,8 @@ async def test_of_the_reactions_that_wait_the_latest_to_each_message_counts() ->
 
 
 async def test_the_waiting_reactions_of_one_sender_are_limited(repository: AgentRepository) -> None:
-    mailboxes = Mailboxes(repository, QuotaLimit(repository, Quotas(), 8, utc_now), 8, 8)
+    quotas, requests, stop = QuotaLimit(repository, Quotas(), 8, utc_now), InFlightRequests(), asyncio.Event()
+    mailboxes = Mailboxes(repository, quotas, TurnGate(), requests, stop, max_queued=8, remembered_turns=8)
     received = ReceivedReactions(SlowAgent(), repository, mailboxes, timeout_s=1.0)
     accepted = [received.receive_reaction(ALICE, str(uuid4()), ("👍",), "") for _ in range(1000)]
     assert accepted == [True] * 100 + [False] * 900

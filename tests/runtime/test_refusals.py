@@ -12,9 +12,9 @@ from spade_coreason import AgentDefinition, AgentRequest, AgentTester, Response,
 from spade_coreason.contracts import ErrorCode, Interceptor, ReceivedRequest, Refuse
 from spade_coreason.domain.channel_kinds import PERSON, PROGRAM
 from spade_coreason.domain.messages import NO_CONTEXT, InboundRequest, RequestContext
-from spade_coreason.runtime.intake.admission import MAX_COMMANDS_PER_MINUTE, MAX_HOPS
+from spade_coreason.runtime.access.admission import MAX_COMMANDS_PER_MINUTE, MAX_HOPS
 from spade_coreason.runtime.intake.request_intake import _MAX_DUPLICATES_PER_MINUTE as MAX_DUPLICATES_PER_MINUTE
-from spade_coreason.runtime.upkeep.metrics import RefusalReason
+from spade_coreason.runtime.observability.metrics import RefusalReason
 from spade_coreason.testing import PlatformLimits, Policy, Rules
 from tests.support.databases import SAME_STANZA
 from tests.support.records import ALICE

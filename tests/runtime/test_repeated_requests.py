@@ -373,7 +373,7 @@ async def test_a_request_that_forget_has_dropped_from_the_queue_is_answered_when
         await t.delivered()
         await t.say("/forget me yes")
         await t.say("/resume", user=OPERATOR)
-        assert len(t.runners[AGENT].command_context.mailboxes.program_requests) == 0
+        assert len(t.runners[AGENT].mailboxes.program_requests) == 0
         with pytest.raises(PeerFailedError, match="is not stored any more"):
             await t.ask(request, thread="paused", user=f"{PROGRAM}/b")
         assert counter.runs == 0

@@ -64,7 +64,7 @@ class RetentionHarness:
 
     async def ask(self, text: str, sender: str = ALICE, thread: str | None = None) -> None:
         self.say(text, sender, thread)
-        await self.runner.wait_until_idle()
+        await self.runner.mailboxes.wait_until_idle()
 
     def turns(self) -> list[tuple[str, int]]:
         names = {row["id"]: row["conversation_id"] for row in read_rows(self.url, "conversations")}
@@ -124,12 +124,12 @@ async def test_a_limited_number_of_turns_is_kept_of_each_conversation(database_u
         for number in range(1, 8):
             await harness.ask(f"{number}", ALICE, "t")
         await harness.ask("1", BOB, "u")
-        await harness.runner.purge()  # that at the start may have found some already
+        await harness.runner.conversations.retention_job.run()  # that at the start may have found some already
         assert harness.turns() == [("t", 5), ("t", 6), ("t", 7), ("u", 1)]
         await harness.ask("8", ALICE, "t")
         assert harness.agent.seen[-1] == ["5", "6", "7"]  # in memory nothing else is left either
-        assert (await harness.runner.purge()).turns == 1
-        assert await harness.runner.purge() == (0, 0)
+        assert (await harness.runner.conversations.retention_job.run()).turns == 1
+        assert await harness.runner.conversations.retention_job.run() == (0, 0)
         assert stored_holders(database_url) == {"t", "u", ALICE, BOB}
 
 
@@ -140,10 +140,10 @@ async def test_a_state_has_a_rule_of_its_own(tmp_path: Path, database_url: str) 
         await harness.ask("bye", ALICE, "ended")
         await harness.ask("hi", ALICE, "active")
         clock.advance(days=1, seconds=1)
-        assert await harness.runner.purge() == (1, 1)
+        assert await harness.runner.conversations.retention_job.run() == (1, 1)
         assert harness.turns() == [("active", 1)]
         clock.advance(days=100)
-        assert await harness.runner.purge() == (0, 0)
+        assert await harness.runner.conversations.retention_job.run() == (0, 0)
 
 
 async def test_a_conversation_that_is_being_answered_is_not_deleted(tmp_path: Path, database_url: str) -> None:
@@ -154,9 +154,9 @@ async def test_a_conversation_that_is_being_answered_is_not_deleted(tmp_path: Pa
         harness.say("wait", ALICE, "t")
         await eventually(lambda: len(harness.agent.seen) == 2)
         clock.advance(days=31)
-        assert await harness.runner.purge() == (0, 0)
+        assert await harness.runner.conversations.retention_job.run() == (0, 0)
         harness.agent.waits_for.set()
-        await harness.runner.wait_until_idle()
+        await harness.runner.mailboxes.wait_until_idle()
         assert harness.turns() == [("t", 1), ("t", 2)]
 
 
@@ -172,7 +172,7 @@ async def test_after_a_clock_that_jumped_back_only_the_oldest_turns_are_deleted(
         clock.advance(days=40)
         await harness.ask("4", ALICE, "t")
         assert harness.agent.seen[-1] == ["1", "2", "3"]
-        assert await harness.runner.purge() == (0, 1)
+        assert await harness.runner.conversations.retention_job.run() == (0, 1)
         await harness.ask("5", ALICE, "t")
         assert harness.agent.seen[-1] == ["2", "3", "4"]
 
@@ -194,7 +194,7 @@ async def test_many_rows_are_deleted_in_batches(tmp_path: Path, database_url: st
                 await harness.ask("x", ALICE, thread)
         clock.advance(days=31)
         await harness.ask("y", ALICE, "a")
-        assert await harness.runner.purge() == (2, 15)
+        assert await harness.runner.conversations.retention_job.run() == (2, 15)
         assert harness.turns() == [("a", 6)]
 
 

@@ -123,7 +123,7 @@ async def test_a_turn_that_runs_when_its_sender_loses_access_is_cancelled_and_te
         other = asyncio.create_task(t.say("tell", user="alice@localhost"))
         async with asyncio.timeout(TIMEOUT_S):
             await has_begun.wait()
-            while t.runners[t.jid].turns_in_flight < 2:
+            while t.runners[t.jid].mailboxes.busy_count < 2:
                 await t.delivered()
             await t.say(f"/reject {CAROL}", user=BOSS)
             if asking is not None:

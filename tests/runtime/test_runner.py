@@ -7,7 +7,7 @@ import gc
 from datetime import timedelta
 
 from spade_coreason import AgentRequest, AgentTester, ResponseHandler, SessionHandle, agent
-from spade_coreason.runtime.turns.output import TurnOutput
+from spade_coreason.runtime.replies.output import TurnOutput
 from spade_coreason.testing import PlatformLimits, Policy, RunnerTimings
 from tests.support.clock import Clock
 from tests.support.stanzas import collect_replies, message

@@ -148,7 +148,7 @@ async def test_a_message_after_the_end_opens_a_new_episode_with_the_same_variabl
         assert await newest_record(t) == (state, 2)
         assert ends.calls == [(f"{ALICE}_{AGENT}", state)]
         clock.advance(days=30)
-        await t.runners[AGENT].expire_idle()
+        await t.runners[AGENT].conversations.expiry.expire_idle()
         assert await newest_record(t) == (state, 2)  # idle is only who is active
         assert await t.say("x") == ["message 3"]
         assert await newest_record(t) == ("active", 1)
@@ -165,10 +165,10 @@ async def test_an_idle_conversation_times_out_and_a_message_opens_the_next_episo
     async with counting_tester(clock, on_conversation_end=(ends,)) as t:
         await t.say("x")
         clock.advance(minutes=59)
-        await t.runners[AGENT].expire_idle()
+        await t.runners[AGENT].conversations.expiry.expire_idle()
         assert await newest_record(t) == ("active", 1)
         clock.advance(minutes=1)
-        await t.runners[AGENT].expire_idle()
+        await t.runners[AGENT].conversations.expiry.expire_idle()
         assert await newest_record(t) == ("timeout", 1)
         assert ends.calls == [(f"{ALICE}_{AGENT}", "timeout")]
         assert await t.say("x") == ["message 2"]
@@ -480,7 +480,7 @@ async def test_long_conversations_of_one_sender_do_not_all_stay_in_memory() -> N
 
     text = "x" * 2**20
     async with AgentTester(length) as t:
-        mailboxes = t.runners["agent@localhost"].command_context.mailboxes
+        mailboxes = t.runners["agent@localhost"].executor.context.mailboxes
         for round_ in range(2):
             for number in range(12):
                 await t.say(text, thread=f"t{number}")
@@ -497,7 +497,7 @@ async def test_a_thousand_short_conversations_of_one_sender_do_not_all_stay_in_m
 
     text = "x" * 2000
     async with AgentTester(repeat) as t:
-        mailboxes = t.runners["agent@localhost"].command_context.mailboxes
+        mailboxes = t.runners["agent@localhost"].executor.context.mailboxes
         for number in range(1200):
             assert await t.say(f"{text}{number}", thread=f"t{number}") == [f"{text}{number}"]
         kept = [mailbox.active.turns.characters for mailbox in mailboxes if mailbox.active is not None]

@@ -34,7 +34,7 @@ from spade_coreason.domain.messages import InboundRequest
 from spade_coreason.exceptions import PeerFailedError
 from spade_coreason.memory.interaction.file import MemoryLimits
 from spade_coreason.runtime import AgentRuntime
-from spade_coreason.runtime.intake.admission import MAX_HOPS
+from spade_coreason.runtime.access.admission import MAX_HOPS
 from spade_coreason.storage import COMPACTION_VARIABLE, open_database
 from spade_coreason.storage.backends.database import Database
 from spade_coreason.storage.backends.group_commit import Commit
@@ -130,7 +130,7 @@ class FaultHarness:
 
     async def ask(self, text: str, sender: str = ALICE, thread: str | None = None) -> None:
         self.runner.intake.receive(make_request(text, sender, thread))
-        await self.runner.wait_until_idle()
+        await self.runner.mailboxes.wait_until_idle()
 
     async def states(self) -> list[ConversationState]:
         return [row.status.state for row in await self.store.list_conversations()]
@@ -273,7 +273,7 @@ async def test_a_message_that_comes_in_while_the_runner_opens_runs_once(database
     assert first is not None
     await first
     await runner.open()
-    await runner.wait_until_idle()
+    await runner.mailboxes.wait_until_idle()
     assert agent.asked == ["first", "before", "after"]
     await runner.drain(0)
     await runner.close()
@@ -291,7 +291,7 @@ async def test_a_turn_may_begin_before_its_request_is_on_disk_and_does_not_end_b
             assert is_durable is not None
             assert not is_durable.is_done
             assert harness.output == ["known"]
-        await harness.runner.wait_until_idle()
+        await harness.runner.mailboxes.wait_until_idle()
         assert is_durable.is_stored
         assert harness.output == ["known", "quick"]
 
@@ -331,7 +331,7 @@ async def test_a_request_that_was_not_stored_is_not_answered(
             assert is_durable is not None
             await eventually(lambda: bool(held_batches))
             held_batches[0][0].rows = [(RECEIVE, ("no",) * 3)]
-        await harness.runner.wait_until_idle()
+        await harness.runner.mailboxes.wait_until_idle()
         assert isinstance(is_durable.error, Exception)
         assert harness.output == ["known", NOT_REMEMBERED]
 
@@ -341,7 +341,7 @@ async def test_an_immediate_duplicate_is_dropped(database_url: str) -> None:
         twice = replace(make_request("hi"), evidence=SAME_STANZA)
         stored = [harness.runner.intake.receive(twice) for _ in range(3)]
         assert [await one for one in stored if one is not None] == [True, False, False]
-        await harness.runner.wait_until_idle()
+        await harness.runner.mailboxes.wait_until_idle()
         assert (harness.agent.asked, harness.output) == (["hi"], ["hi"])
 
 
@@ -488,7 +488,7 @@ async def test_a_request_whose_turn_could_not_be_stored_keeps_its_place(
         await harness.ask("from bob", BOB)
         await eventually(lambda: harness.agent.asked.count("one") >= 3)
         harness.runner.intake.receive(make_request("four"))
-        await harness.runner.wait_until_idle()
+        await harness.runner.mailboxes.wait_until_idle()
         assert "two" not in harness.agent.asked
         harness.store.inbox.fails_to_finish = False
         await eventually(lambda: len(harness.output) == 6)
@@ -504,7 +504,7 @@ async def test_a_request_that_waits_for_the_database_is_answered_first_after_the
         harness.store.inbox.fails_to_finish = True
         await harness.ask("one")
         await harness.ask("two")
-        assert harness.runner.waiting_count == 2
+        assert harness.runner.mailboxes.waiting_count == 2
         assert harness.output == []
     async with run_harness(database_url) as harness:
         await harness.ask("three")
@@ -542,13 +542,13 @@ async def test_a_request_that_waits_for_the_database_does_not_run_after_its_pers
             inbox.finishing = Commit()
             harness.runner.intake.receive(make_request("one"))
             await eventually(lambda: inbox.finish_count == 1)
-            [mailbox] = harness.runner._mailboxes
+            [mailbox] = harness.runner.mailboxes
             erasure = asyncio.create_task(control.erasure.erase_person(ALICE))
             await eventually(lambda: mailbox.is_cancelled)
             inbox.finishing.resolve(StoreError("the disk is full"))
             await erasure
         inbox.fails_to_finish, inbox.finishing = False, None
-        assert harness.runner.waiting_count == 0
+        assert harness.runner.mailboxes.waiting_count == 0
         assert await harness.store.list_people() == []
         await harness.ask("two")
         assert (harness.agent.asked, harness.output) == (["one", "two"], ["two"])
@@ -566,7 +566,7 @@ async def test_a_turn_that_ends_while_the_database_server_is_away_is_answered_fi
         await eventually(lambda: harness.agent.asked == ["before", "during"])
         await asyncio.to_thread(own_postgres.stop)
         harness.agent.waits_for.set()
-        await eventually(lambda: harness.runner.waiting_count == 2)
+        await eventually(lambda: harness.runner.mailboxes.waiting_count == 2)
         await harness.ask("not stored")
         await eventually(lambda: len(harness.output) == 2)
         assert harness.output[1] == NOT_REMEMBERED

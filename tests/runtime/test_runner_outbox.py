@@ -119,7 +119,7 @@ async def test_a_final_answer_leaves_when_it_is_stored(database_url: str) -> Non
 
     async with run_runner(Echo(), send, database_url) as runner:
         runner.intake.receive(person_question("hi"))
-        await runner.wait_until_idle()
+        await runner.mailboxes.wait_until_idle()
     assert states == [[(ANSWERED, 1)]]
 
 
@@ -130,16 +130,16 @@ async def test_an_unacknowledged_reply_is_sent_again_with_the_same_id_and_not_ru
     async with run_runner(Echo(), first, database_url) as runner:
         runner.intake.receive(person_question("hi", "1"))
         runner.intake.receive(person_question("ho", "2"))
-        await runner.wait_until_idle()
+        await runner.mailboxes.wait_until_idle()
     agent = Echo()
     async with run_runner(agent, second, database_url) as runner:
-        await runner.wait_until_idle()
+        await runner.mailboxes.wait_until_idle()
         assert (first.bodies, first.ids) == (second.bodies, second.ids)
         assert second.bodies == ["hi", "ho"]
         second.acknowledge()
     assert inbox_states(database_url) == [(CLOSED, 0)] * 2
     async with run_runner(agent, third, database_url) as runner:
-        await runner.wait_until_idle()
+        await runner.mailboxes.wait_until_idle()
     assert third.sent == []
     assert agent.turns == 0
 
@@ -149,17 +149,17 @@ async def test_the_next_turns_of_a_sender_wait_while_the_server_is_slow_to_take_
     recorder.is_slow = True
     async with run_runner(agent, recorder, database_url) as runner:
         runner.intake.receive(person_question("one", "1"))
-        await runner.wait_until_idle()
+        await runner.mailboxes.wait_until_idle()
         runner.intake.receive(person_question("two", "2"))
         await receive_stored(runner, person_question("me too", "1", sender="bob@localhost/x"))
-        await runner.wait_until_idle("bob@localhost", None)
+        await runner.mailboxes.wait_until_idle("bob@localhost", None)
         assert (agent.turns, recorder.bodies) == (2, ["one", "me too"])
         recorder.is_slow = False
         recorder.acknowledge()
-        await runner.wait_until_idle()
+        await runner.mailboxes.wait_until_idle()
         assert (agent.turns, recorder.bodies) == (3, ["one", "me too", "two"])
         runner.intake.receive(person_question("three", "3"))
-        await runner.wait_until_idle()
+        await runner.mailboxes.wait_until_idle()
         assert recorder.bodies[-1] == "three"
 
 
@@ -167,7 +167,7 @@ async def test_an_acknowledged_reply_is_not_sent_again(database_url: str) -> Non
     first, second = StanzaRecorder(), StanzaRecorder()
     async with run_runner(Echo(), first, database_url) as runner:
         runner.intake.receive(person_question("hi"))
-        await runner.wait_until_idle()
+        await runner.mailboxes.wait_until_idle()
         first.acknowledge()
     async with run_runner(Echo(), second, database_url):
         pass
@@ -182,7 +182,7 @@ async def test_a_silent_turn_is_closed_at_once(database_url: str) -> None:
     recorder = StanzaRecorder()
     async with run_runner(Silent(), recorder, database_url) as runner:
         runner.intake.receive(person_question("hi"))
-        await runner.wait_until_idle()
+        await runner.mailboxes.wait_until_idle()
     assert recorder.sent == []
     assert inbox_states(database_url) == [(CLOSED, 0)]
 
@@ -205,7 +205,7 @@ async def test_stanzas_sent_before_an_interruption_are_sent_again_with_the_same_
     assert first.bodies == ["first"]
     assert inbox_states(database_url) == [(RECEIVED, 0)]
     async with run_runner(InterruptedAgent(), second, database_url) as runner:
-        await runner.wait_until_idle()
+        await runner.mailboxes.wait_until_idle()
     assert second.bodies == ["first", "second"]
     assert second.ids[0] == first.ids[0]
 
@@ -232,10 +232,10 @@ async def test_a_turn_that_cannot_be_stored_runs_after_the_next_start(
     agent = FailingDiskAgent(database)
     async with run_runner(agent, first, database_url, database) as runner:
         runner.intake.receive(person_question("hi"))
-        await runner.wait_until_idle()
+        await runner.mailboxes.wait_until_idle()
     assert first.bodies == []
     async with run_runner(agent, second, database_url) as runner:
-        await runner.wait_until_idle()
+        await runner.mailboxes.wait_until_idle()
     assert second.bodies == ["hi"]
 
 
@@ -244,8 +244,8 @@ async def test_messages_during_a_drain_are_kept_for_the_next_start(database_url:
     async with run_runner(Echo(), first, database_url) as runner:
         await runner.drain(1)
         assert await receive_stored(runner, person_question("hi"))
-        await runner.wait_until_idle()
+        await runner.mailboxes.wait_until_idle()
         assert first.sent == []
     async with run_runner(Echo(), second, database_url) as runner:
-        await runner.wait_until_idle()
+        await runner.mailboxes.wait_until_idle()
     assert second.bodies == ["hi"]

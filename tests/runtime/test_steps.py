@@ -16,8 +16,8 @@ from sqlalchemy import event
 from spade_coreason import AgentDefinition, AgentRequest, AgentTester, Response, Session, StoreError, command
 from spade_coreason.contracts.authoring import OnUncertain
 from spade_coreason.exceptions import PeerFailedError, StepMismatchError, StepUncertainError
-from spade_coreason.runtime.turns.step_journal import MAX_STEPS, MAX_TOTAL_BYTES, StepJournal
-from spade_coreason.runtime.turns.steps import MAX_RESULT_BYTES, DurableStep, dump_result, hash_arguments
+from spade_coreason.runtime.steps.step_journal import MAX_STEPS, MAX_TOTAL_BYTES, StepJournal
+from spade_coreason.runtime.steps.steps import MAX_RESULT_BYTES, DurableStep, dump_result, hash_arguments
 from spade_coreason.storage.backends.statements import DELETE_STEPS, SAVE_STEP
 from spade_coreason.storage.repository import AgentRepository
 from spade_coreason.testing import Policy, Rules, RunnerTimings
@@ -475,7 +475,7 @@ async def test_a_turn_without_steps_executes_no_statement_about_steps(tmp_path: 
             if is_redelivered:
                 assert agent.release is not None
                 agent.release.set()
-                await harness.runner.wait_until_idle()
+                await harness.runner.mailboxes.wait_until_idle()
             else:
                 await harness.receive("go")
                 await agent.started.wait()

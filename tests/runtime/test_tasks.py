@@ -16,8 +16,8 @@ from spade_coreason.contracts import NotificationState
 from spade_coreason.domain.messages import Bounce
 from spade_coreason.domain.quotas import Quota, Quotas
 from spade_coreason.exceptions import StoreError
-from spade_coreason.runtime.initiative.people import dump_blocks
-from spade_coreason.runtime.tasks import Next, TaskRunner
+from spade_coreason.runtime.initiative.notifications import dump_blocks
+from spade_coreason.runtime.tasks import AgentTasks, Next, TaskClock
 from spade_coreason.storage import (
     MAX_OF_LANE,
     NOTIFICATION,
@@ -67,19 +67,21 @@ class Bench:
     def __init__(self, database: Database, work: Callable[[Task], Next], *, waits: bool = False) -> None:
         self.queue = TaskQueue(database, AGENT, SCHEDULE)
         self.handler = Handling(work, waits=waits)
-        self.runner = TaskRunner(TaskQueue(database, AGENT), AGENT, lambda: datetime.now(UTC), retry_s=0.05)
-        self.runner.handlers = {SCHEDULE: self.handler, NOTIFICATION: self.handler}
-        self.runner.open()
+        self.tasks = AgentTasks(TaskQueue(database, AGENT), AGENT, lambda: datetime.now(UTC), retry_s=0.05)
+        self.tasks.add_handler(SCHEDULE, self.handler)
+        self.tasks.add_handler(NOTIFICATION, self.handler)
+        self.clock = TaskClock(self.tasks)
+        self.clock.open()
 
     async def add(self, key: str, owner: str = ALICE, **times: datetime) -> Task:
         task = self.queue.make(key, owner, None, "", "{}", datetime.now(UTC), **times)
         assert await self.queue.store([addition_of(task)])
-        self.runner.wake_at(task.due)
+        self.tasks.alarm.wake_at(task.due)
         return task
 
     async def close(self) -> None:
-        await self.runner.close()
-        self.runner.abandon()
+        await self.clock.close()
+        self.clock.abandon()
 
 
 @on_both_databases
@@ -96,7 +98,7 @@ async def test_after_a_failed_commit_the_handler_runs_again_and_no_commit_is_awa
 
     bench = Bench(database, work)
     await bench.add("a")
-    await bench.runner.catch_up()
+    await bench.clock.catch_up()
     assert bench.handler.runs == ["a", "a"]
     assert len(set(map(id, given))) == 2
     assert await bench.queue.load() == []
@@ -123,7 +125,7 @@ async def test_what_a_handler_returns_is_stored_again_until_it_is_durable_and_th
     database = await open_without_sync(database_url, fail_twice)
     bench = Bench(database, lambda task: task.moved(datetime.now(UTC), SUSPENDED, "done"))
     await bench.add("a")
-    await bench.runner.catch_up()
+    await bench.clock.catch_up()
     assert (failures, bench.handler.runs) == (2, ["a"])
     [stored] = await bench.queue.load()
     assert (stored.state, stored.reason) == (SUSPENDED, "done")
@@ -137,21 +139,21 @@ async def test_a_task_that_is_changed_by_hand_is_reserved_first(database: Databa
     begun, go_on = asyncio.Event(), asyncio.Event()
 
     async def change() -> None:
-        async with bench.runner.reserve(SCHEDULE, "a"):
+        async with bench.tasks.reserve(SCHEDULE, "a"):
             begun.set()
             await go_on.wait()
             assert await bench.queue.delete("a")
 
     changing = asyncio.create_task(change())
     await begun.wait()
-    looks = bench.runner.wake_ups
+    looks = bench.clock.wake_ups
     await bench.add("a")
     await bench.add("b")
-    await eventually(lambda: bench.runner.wake_ups > looks)
+    await eventually(lambda: bench.clock.wake_ups > looks)
     assert bench.handler.runs == []
     go_on.set()
     await changing
-    await bench.runner.catch_up()
+    await bench.clock.catch_up()
     assert bench.handler.runs == ["b"]  # the other one was not forgotten
     await bench.close()
 
@@ -163,7 +165,7 @@ async def test_a_change_by_hand_waits_for_what_is_being_stored(database_url: str
         with harness.writes.hold_batches() as batches:
             harness.messages[0].acknowledge()
             await eventually(lambda: bool(batches))
-            retrying = asyncio.create_task(harness.runner.initiative.notifier.retry(ident))
+            retrying = asyncio.create_task(harness.runner.control.notifications.retry(ident))
             await asyncio.sleep(0)
             assert not retrying.done()
         assert await retrying
@@ -206,7 +208,7 @@ async def test_a_task_that_the_database_does_not_take_holds_up_no_other(
 async def test_what_is_due_now_waits_for_no_earlier_time_that_a_jump_of_the_clock_has_left_behind(database: Database) -> None:
     bench, now = Bench(database, lambda task: None), datetime.now(UTC)
     await bench.add("later", due_at=now + timedelta(hours=1))
-    bench.runner.now = lambda: datetime.now(UTC) + timedelta(hours=2)
+    bench.tasks.now = bench.tasks.alarm.now = lambda: datetime.now(UTC) + timedelta(hours=2)
     await bench.add("now", due_at=now + timedelta(hours=2))
     await eventually(lambda: sorted(bench.handler.runs) == ["later", "now"])
     await bench.close()
@@ -224,8 +226,8 @@ async def test_a_task_whose_work_is_cancelled_is_handed_over_again(database: Dat
     bench = Bench(database, work)
     await bench.add("a")
     await eventually(lambda: bench.handler.runs == ["a", "a"])
-    await bench.runner.catch_up()
-    assert bench.runner.in_flight == {}
+    await bench.clock.catch_up()
+    assert bench.tasks.in_flight == {}
     await bench.close()
 
 
@@ -302,13 +304,13 @@ async def test_a_bounce_while_it_waits_for_its_conversation_counts(database_url:
     async with RunnerHarness(database_url, agent) as harness:
         await harness.receive("go")
         await asyncio.wait_for(agent.started.wait(), TIMEOUT_S)
-        ident, tasks = await notify(harness), harness.runner.initiative.tasks
-        await eventually(lambda: len(tasks.in_flight) == 1)
-        stored = harness.runner.initiative.notifier.receive_bounce(Bounce(ALICE, f"{ident}-1", "item-not-found", "", False))
+        ident, clock = await notify(harness), harness.runner.task_clock
+        await eventually(lambda: len(clock.tasks.in_flight) == 1)
+        stored = harness.runner.notifier.receive_bounce(Bounce(ALICE, f"{ident}-1", "item-not-found", "", False))
         assert stored is not None
         assert await stored
         release.set()
-        await harness.runner.wait_until_idle()
+        await harness.runner.mailboxes.wait_until_idle()
         assert not any(ident in stanza for stanza in harness.sent)
         assert await state_of(harness, ident) == NotificationState.BOUNCED
 
@@ -316,7 +318,7 @@ async def test_a_bounce_while_it_waits_for_its_conversation_counts(database_url:
 async def notify(harness: RunnerHarness, person: str = ALICE) -> str:
     """Notify a person in the conversation of `RunnerHarness.receive`, and return the id."""
     ident = str(uuid4())
-    await harness.runner.initiative.notifier.notify(ident, person, "t", dump_blocks("hello"), "")
+    await harness.runner.control.notifications.notify(ident, person, "t", dump_blocks("hello"), "")
     return ident
 
 
@@ -332,13 +334,13 @@ async def test_close_does_not_cancel_what_is_in_a_mailbox(database_url: str) -> 
     async with RunnerHarness(database_url, agent) as harness:
         await harness.receive("go")
         await asyncio.wait_for(agent.started.wait(), TIMEOUT_S)
-        ident, tasks = await notify(harness), harness.runner.initiative.tasks
-        await eventually(lambda: len(tasks.in_flight) == 1)
-        await tasks.close()
+        ident, clock = await notify(harness), harness.runner.task_clock
+        await eventually(lambda: len(clock.tasks.in_flight) == 1)
+        await clock.close()
         release.set()
         await eventually(lambda: any(ident in stanza for stanza in harness.sent))
         harness.messages[-1].acknowledge()
-        await tasks.catch_up()
+        await clock.catch_up()
         assert await state_of(harness, ident) == NotificationState.SENT
 
 
@@ -348,19 +350,19 @@ async def test_waiting_for_a_conversation_or_for_the_server_is_not_busy(database
     async with RunnerHarness(database_url, agent) as harness:
         await harness.receive("go")
         await asyncio.wait_for(agent.started.wait(), TIMEOUT_S)
-        tasks = harness.runner.initiative.tasks
+        clock = harness.runner.task_clock
         await notify(harness)
-        assert tasks.is_busy
-        await asyncio.wait_for(tasks.catch_up(), TIMEOUT_S)
-        assert len(tasks.in_flight) == 1
+        assert clock.tasks.is_busy
+        await asyncio.wait_for(clock.catch_up(), TIMEOUT_S)
+        assert len(clock.tasks.in_flight) == 1
         release.set()
-        await harness.runner.wait_until_idle()
-        await asyncio.wait_for(tasks.catch_up(), TIMEOUT_S)
-        assert (len(tasks.in_flight), tasks.is_busy) == (1, False)
+        await harness.runner.mailboxes.wait_until_idle()
+        await asyncio.wait_for(clock.catch_up(), TIMEOUT_S)
+        assert (len(clock.tasks.in_flight), clock.tasks.is_busy) == (1, False)
         harness.messages[-1].acknowledge()
-        assert tasks.is_busy
-        await tasks.catch_up()
-        assert tasks.in_flight == {}
+        assert clock.tasks.is_busy
+        await clock.catch_up()
+        assert clock.tasks.in_flight == {}
 
 
 async def test_a_bounce_is_stored_before_the_stream_is_acknowledged_and_a_late_acknowledgement_changes_nothing(
@@ -370,13 +372,13 @@ async def test_a_bounce_is_stored_before_the_stream_is_acknowledged_and_a_late_a
         ident = await notify(harness)
         await eventually(lambda: len(harness.messages) == 1)
         stanza_id = fromstring(harness.sent[0]).get("id") or ""
-        stored = harness.runner.initiative.notifier.receive_bounce(Bounce(ALICE, stanza_id, "item-not-found", "", False))
+        stored = harness.runner.notifier.receive_bounce(Bounce(ALICE, stanza_id, "item-not-found", "", False))
         harness.messages[0].acknowledge()
         assert stored is not None
         assert await stored  # the stream is acknowledged up to here then
         assert await state_of(harness, ident) == NotificationState.BOUNCED
         harness.messages[0].acknowledge()
-        await harness.runner.initiative.tasks.catch_up()
+        await harness.runner.task_clock.catch_up()
         assert await state_of(harness, ident) == NotificationState.BOUNCED
 
 
@@ -404,10 +406,10 @@ async def test_a_bounce_while_the_database_does_not_take_the_acknowledgement_cou
         harness.messages[0].acknowledge()
         await eventually(lambda: failures == 1)
         stanza_id = fromstring(harness.sent[0]).get("id") or ""
-        stored = harness.runner.initiative.notifier.receive_bounce(Bounce(ALICE, stanza_id, "item-not-found", "", False))
+        stored = harness.runner.notifier.receive_bounce(Bounce(ALICE, stanza_id, "item-not-found", "", False))
         assert stored is not None
         await stored.wait()
-        await harness.runner.initiative.tasks.catch_up()
+        await harness.runner.task_clock.catch_up()
         assert await state_of(harness, ident) == NotificationState.BOUNCED
 
 
@@ -424,17 +426,17 @@ async def test_tasks_that_wait_hold_up_those_of_their_owner_only(database: Datab
 
     bench = Bench(database, lambda task: None)
     bench.handler = Holding(lambda task: None, waits=True)
-    bench.runner.handlers = {SCHEDULE: bench.handler}
+    bench.tasks.handlers = {SCHEDULE: bench.handler}
     past = datetime.now(UTC) - timedelta(hours=1)
     many = [bench.queue.make(f"slow {n}", "slow@localhost", None, "", "{}", past) for n in range(2 * MAX_OF_LANE + 100)]
     others = [bench.queue.make(f"other {n}", f"p{n}@localhost", None, "", "{}", datetime.now(UTC)) for n in range(150)]
     assert await bench.queue.store([addition_of(task) for task in (*many, *others)])
-    bench.runner.check()
+    bench.clock.check()
     await eventually(lambda: len(bench.handler.runs) == MAX_OF_LANE + len(others))
     assert sum(key.startswith("slow") for key in bench.handler.runs) == MAX_OF_LANE
     held.set()
     await eventually(lambda: len(bench.handler.runs) == len(many) + len(others))
-    await bench.runner.catch_up()
+    await bench.clock.catch_up()
     assert await bench.queue.load() == []
     await bench.close()
 
@@ -442,9 +444,9 @@ async def test_tasks_that_wait_hold_up_those_of_their_owner_only(database: Datab
 async def test_a_task_that_is_stored_while_the_clock_looks_is_found(database: Database) -> None:
     bench = Bench(database, lambda task: None)
     for number in range(30):
-        bench.runner.check()
+        bench.clock.check()
         await bench.add(str(number))
-    await bench.runner.catch_up()
+    await bench.clock.catch_up()
     assert sorted(bench.handler.runs, key=int) == [str(number) for number in range(30)]
     await bench.close()
 

@@ -23,7 +23,7 @@ from spade_coreason.exceptions import (
     RequestTooLongError,
     StoreError,
 )
-from spade_coreason.runtime.tasks import TaskRunner
+from spade_coreason.runtime.tasks import AgentTasks, TaskClock
 from spade_coreason.runtime.topics.deliveries import DeliveryPolicy, TopicDeliveries
 from spade_coreason.storage import DELIVERY, Commit, TaskQueue, TopicDelivery, TopicItem, TopicRepository, from_micros
 from spade_coreason.storage.backends.database import Database
@@ -68,16 +68,17 @@ class Network:
 async def run_deliveries(database: Database, network: Network, **policy: Any) -> AsyncIterator[TopicDeliveries]:
     topics = TopicRepository(database, AGENT)
     await topics.subscribe(BOB, ["#"])
-    runner = TaskRunner(TaskQueue(database, AGENT), AGENT, utc_now, 0.01)
+    tasks = AgentTasks(TaskQueue(database, AGENT), AGENT, utc_now, 0.01)
+    clock = TaskClock(tasks)
     full_policy = DeliveryPolicy(**{"retry_s": LONG_S, "days": None, **policy})
-    deliveries = TopicDeliveries(AGENT, topics, runner, network.deliver, full_policy, network.find_refusal)
+    deliveries = TopicDeliveries(AGENT, topics, tasks, network.deliver, full_policy, network.find_refusal)
     await deliveries.open()
-    runner.open()
+    clock.open()
     try:
         yield deliveries
     finally:
         deliveries.close()
-        await runner.close()
+        await clock.close()
 
 
 async def publish(deliveries: TopicDeliveries, item_id: str, topic: str = "news") -> None:
@@ -85,8 +86,9 @@ async def publish(deliveries: TopicDeliveries, item_id: str, topic: str = "news"
 
 
 async def wait_until_quiet(deliveries: TopicDeliveries) -> None:
-    while deliveries.runner.is_busy or deliveries.runner.is_under_way(DELIVERY, [BOB]):
-        await deliveries.runner.wait_for_progress()
+    tasks = deliveries.tasks
+    while tasks.is_busy or tasks.is_under_way(DELIVERY, [BOB]):
+        await tasks.wait_for_progress()
 
 
 async def has_waiting(deliveries: TopicDeliveries) -> bool:
@@ -112,7 +114,7 @@ async def test_an_unreachable_subscriber_is_tried_with_one_item_and_loses_none(d
         first = len(network.attempts)
         assert first <= 2  # of two topics, before the first one found it unreachable
         network.unreachable = None
-        deliveries.runner.check()
+        deliveries.tasks.wake()
         await wait_until_quiet(deliveries)
         assert len(network.attempts) == first
         deliveries.note_presence(BOB)
@@ -204,7 +206,7 @@ async def test_a_failure_after_the_answer_makes_a_dead_letter_at_once(database: 
         await publish(deliveries, "item")
         await eventually(lambda: not network.problems["item"])
         while await has_waiting(deliveries):
-            await deliveries.runner.wait_for_progress()
+            await deliveries.tasks.wait_for_progress()
         [letter] = await deliveries.repository.load_newest("$dead-letter/news", 10)
     assert letter.dead_letter is not None
     assert letter.dead_letter["error"] == f"{BOB} reports: it broke"
@@ -233,7 +235,7 @@ async def test_an_item_that_waits_for_a_person_is_not_too_old(database: Database
         await publish(deliveries, "lost", "other")
         await wait_until_quiet(deliveries)
         deliveries.policy = replace(deliveries.policy, days=0.5)
-        deliveries.runner.now = lambda: NOW + timedelta(days=1)
+        deliveries.tasks.now = lambda: NOW + timedelta(days=1)
         await deliveries.purge()
         assert await deliveries.repository.load_newest("$dead-letter/news", 10) == []
         assert len(await deliveries.repository.load_newest("$dead-letter/other", 10)) == 1
@@ -328,7 +330,7 @@ async def test_a_failed_delivery_that_is_refused_before_its_repetition_ends(data
         network.on_attempt = lambda: network.refused.update({"#", "news"})
         await publish(deliveries, "item")
         while await has_waiting(deliveries):
-            await deliveries.runner.wait_for_progress()
+            await deliveries.tasks.wait_for_progress()
         assert await deliveries.repository.load_newest("$dead-letter/news", 10) == []
     assert network.attempts == [("item", 0)]
 
@@ -341,8 +343,8 @@ async def test_what_waits_for_a_pattern_that_is_refused_at_the_start_is_removed_
     await topics.subscribe(BOB, ["#"])
     await topics.publish(TopicItem("item", "news", ALICE, NOW, {}))
     network.refused = {"#", "news"}
-    runner = TaskRunner(TaskQueue(database, AGENT), AGENT, lambda: NOW, 1)
-    await TopicDeliveries(AGENT, topics, runner, network.deliver, DeliveryPolicy(), network.find_refusal).open()
+    tasks = AgentTasks(TaskQueue(database, AGENT), AGENT, lambda: NOW, 1)
+    await TopicDeliveries(AGENT, topics, tasks, network.deliver, DeliveryPolicy(), network.find_refusal).open()
     assert await topics.list_subscribers() == []
     assert network.attempts == []
     assert f"{AGENT}: removed the subscription of {BOB} to # (waiting items: 1): no rule allows it" in caplog.messages

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from spade_coreason.contracts import NotificationState
-from spade_coreason.runtime.initiative.people import dump_blocks
+from spade_coreason.runtime.initiative.notifications import dump_blocks
 from spade_coreason.storage import NOTIFICATION, Task, TaskQueue, count_stored
 from tests.support.databases import SQLITE, open_without_sync
 from tests.support.records import AGENT, OTHER_AGENT, open_repository

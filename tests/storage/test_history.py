@@ -160,7 +160,7 @@ async def test_a_clock_that_jumps_back_loses_and_reorders_nothing(database_url: 
         again = InboundRequest(PERSON, f"{ALICE}/x", "again", "t", {"query": "5"}, "5", evidence=SAME_STANZA, owner=ALICE)
         for _ in range(2):
             harness.runner.intake.receive(again)
-            await harness.runner.wait_until_idle()
+            await harness.runner.mailboxes.wait_until_idle()
             clock.advance(days=-100)
     async with RunnerHarness(database_url, clock=clock) as harness:
         row = (await harness.repository.find_conversations(["t"]))["t"]

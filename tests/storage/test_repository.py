@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, NoReturn
 from uuid import uuid4
 
 import pytest
@@ -15,7 +15,7 @@ from spade_coreason.domain.conversation import ConversationStatus, new_status
 from spade_coreason.memory import ExtractiveSummariser, HistoryWindows, estimate_tokens
 from spade_coreason.memory.conversation import Variables
 from spade_coreason.memory.session import SessionChanges, TurnSession
-from spade_coreason.runtime.turns.step_journal import StepJournal
+from spade_coreason.runtime.steps.step_journal import StepJournal
 from spade_coreason.storage import ConversationRows, count_stored
 from spade_coreason.storage.backends.database import Database
 from spade_coreason.storage.records import StoredConversation, Variable
@@ -126,7 +126,12 @@ def make_session(
     shared = Variables("shared", repository.agent, {})
     changes = SessionChanges(Variables("conversation", name, values), Variables("person", owner, of_person), shared)
     windows = HistoryWindows(repository, MemoryConfig(), estimate_tokens, ExtractiveSummariser())
-    return TurnSession(row, (), identity, repository, changes, StepJournal(repository.inbox, 0, uuid4()), windows), changes
+    journal = StepJournal(repository.inbox, 0, uuid4())
+    return TurnSession(row, (), identity, repository, changes, journal, windows, _fail, _fail), changes
+
+
+def _fail() -> NoReturn:
+    pytest.fail("the turn makes no schedules, and asks nobody")
 
 
 async def load_session(repository: AgentRepository, owner: str, name: str) -> tuple[TurnSession, SessionChanges]:
@@ -234,8 +239,8 @@ async def test_two_turns_at_once_lose_none_of_each_others_variables(database_url
         for name in order or agent.go_on:
             agent.go_on[name].set()
             if order:  # else both are stored in one transaction
-                await harness.runner.wait_until_idle(ALICE, name)
-        await harness.runner.wait_until_idle()
+                await harness.runner.mailboxes.wait_until_idle(ALICE, name)
+        await harness.runner.mailboxes.wait_until_idle()
         await harness.receive_and_wait("look", "three")
         in_memory = agent.found
     async with RunnerHarness(database_url, agent) as harness:

@@ -12,7 +12,8 @@ import pytest
 from spade_coreason import AgentDefinition, AgentRequest, AgentTester, Response, Session, every
 from spade_coreason.domain.channel_kinds import CHANNEL_KINDS, SCHEDULE_CHANNEL
 from spade_coreason.domain.messages import NO_CONTEXT, InboundRequest, RequestContext
-from spade_coreason.runtime.initiative.scheduler import make_request, to_public
+from spade_coreason.runtime.initiative.schedules import to_public
+from spade_coreason.runtime.intake.scheduler import make_request
 from spade_coreason.storage import (
     AgentRepository,
     Task,

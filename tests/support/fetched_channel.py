@@ -31,15 +31,12 @@ Event = dict[str, Any]
 class JsonEncoder(ReplyEncoder):
     """Each event as a line of JSON, with the address that it goes to and an id by which a repeated one is known."""
 
-    shows_typing = has_live_messages = shows_files = batches = False
+    shows_typing = has_live_messages = shows_files = batches = shows_thoughts = shows_steps = False
     follows_streams = True
 
     def __init__(self, incoming: InboundRequest, key: UUID) -> None:
         self.key, self.recipient, self._number = str(key), incoming.sender, 0
         self._uuid, self._request_id = key, str(incoming.request_id)
-
-    def reads_thoughts(self, title: str | None) -> bool:
-        return False
 
     def encode(self, event: TurnEvent) -> list[str]:
         self._number += 1

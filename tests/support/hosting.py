@@ -38,12 +38,12 @@ from spade_coreason.operations.table import OPERATIONS
 from spade_coreason.runtime import PeerOptions, UploadWarnings
 from spade_coreason.runtime.assembly import AgentParts, AgentRuntime
 from spade_coreason.runtime.channels import AgentNetwork
+from spade_coreason.runtime.conversations.expiry import OnConversationEnd
 from spade_coreason.runtime.files import Files, UploadFile
 from spade_coreason.runtime.intake.gateway import InboundGateway
 from spade_coreason.runtime.peers.open_requests import OpenRequests
 from spade_coreason.runtime.peers.peers import Peers
 from spade_coreason.runtime.runner import Runner
-from spade_coreason.runtime.upkeep.expiry import OnConversationEnd
 from spade_coreason.storage import find_database_file, open_database
 from spade_coreason.storage.backends.database import Database
 from spade_coreason.storage.backends.group_commit import StoreTimings
@@ -170,14 +170,13 @@ class OnlineAgent:
             network,
             Files(upload, warnings=UploadWarnings()),
             peer_options,
+            AccessPolicy(self.jid, self.allow, self.invited_by, operators=self.policy.operators, **self.admission),
+            self.policy,
             memory=None if memory is None else lambda: memory,
             clock=self.clock,
         )
         self.agent = self.make_agent(parts.peers)
-        access = AccessPolicy(self.jid, self.allow, self.invited_by, operators=self.policy.operators, **self.admission)
-        return parts.build_runtime(
-            self.agent, access, self.policy, on_conversation_end=self.on_end, interceptors=self.interceptors
-        )
+        return parts.build_runtime(self.agent, on_conversation_end=self.on_end, interceptors=self.interceptors)
 
     async def stop(self, grace_s: float = 5.0) -> None:
         """Stop the agent cleanly."""

@@ -19,8 +19,8 @@ class ScriptedAgent:
 
     manifest = AgentDefinition.simple("scripted")
 
-    def __init__(self, people: People, work: Work, on_due: Work | None = None) -> None:
-        self.people = people
+    def __init__(self, people: People | None, work: Work, on_due: Work | None = None) -> None:
+        self.people: Any = people
         self.work = work
         self.on_due = on_due
 

@@ -42,8 +42,9 @@ def make_runtime(
 
     `access` replaces `allow`.
     """
-    parts = AgentParts(repository, network, Files(upload), PeerOptions(), memory=memory, clock=clock)
-    return parts.build_runtime(agent, access or AccessPolicy(repository.agent, allow), policy, **options)
+    access = access or AccessPolicy(repository.agent, allow)
+    parts = AgentParts(repository, network, Files(upload), PeerOptions(), access, policy, memory=memory, clock=clock)
+    return parts.build_runtime(agent, **options)
 
 
 class Observation(NamedTuple):
@@ -116,7 +117,7 @@ class RunnerHarness:
             clock=self.clock,
             interceptors=self.interceptors,
         )
-        self.runner = runtime.runner
+        self.runner, self.gateway = runtime.runner, runtime.gateway
         await self.runner.open()
         self.runner.send_unsent()
         return self
@@ -143,4 +144,4 @@ class RunnerHarness:
 
     async def receive_and_wait(self, text: str, thread: str | None = "t", sender: str = ALICE) -> None:
         await self.receive(text, thread, sender)
-        await self.runner.wait_until_idle()
+        await self.runner.mailboxes.wait_until_idle()

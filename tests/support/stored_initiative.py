@@ -8,7 +8,7 @@ from typing import Any
 from uuid import uuid4
 
 from spade_coreason.contracts import MarkdownBlock, NotificationState
-from spade_coreason.runtime.initiative.people import dump_blocks
+from spade_coreason.runtime.initiative.notifications import dump_blocks
 from spade_coreason.storage import AgentRepository, Task, addition_of
 
 NOTIFICATION, SCHEDULE = "3f2b8c1e-0000-4000-8000-000000000001", "4a2b8c1e-0000-4000-8000-000000000002"

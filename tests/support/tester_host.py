@@ -19,7 +19,7 @@ class TesterHost(OperationHost):
     __test__ = False
 
     def __init__(self, tester: AgentTester, *, is_running: bool = True) -> None:
-        self._hosts = {jid: runner.command_context.host for jid, runner in tester.runners.items()}
+        self._hosts = {jid: runner.executor.context.host for jid, runner in tester.runners.items()}
         self._first = next(iter(self._hosts.values()))
         self.database = self._first.database
         self.is_running = is_running

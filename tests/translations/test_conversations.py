@@ -141,8 +141,8 @@ async def test_an_agent_that_asks_another_keeps_its_own_language() -> None:
 
     async with AgentTester(asking, user=ALICE) as t:
         await asyncio.gather(
-            t.runners[t.jid].command_context.loader.set_preferences(ALICE, Preferences("de")),
-            t.runners[t.jid].command_context.loader.set_preferences(BOB, Preferences("es")),
+            t.runners[t.jid].executor.context.loader.persons.set_preferences(ALICE, Preferences("de")),
+            t.runners[t.jid].executor.context.loader.persons.set_preferences(BOB, Preferences("es")),
         )
         for _ in range(3):
             answers = await asyncio.gather(t.say("?", user=ALICE), t.say("?", user=BOB), t.say("?", user="carol@localhost"))

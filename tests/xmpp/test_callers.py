@@ -229,7 +229,7 @@ async def test_two_callers_behind_an_agent_are_two_unknown_people_at_the_next(
             for caller in (WEBSITE, SHOP, USER):
                 for query in ("Berlin", "?"):
                     relay.gateway.receive(request_of(caller, query, PROGRAM))
-                    await eventually(lambda: not relay.runner.turns_in_flight)
+                    await eventually(lambda: not relay.runner.mailboxes.busy_count)
                 assert answers[-2:] == ["Berlin None True", "nothing None True"]
             await wait_for_server(relay)
             for jid in (relay.jid, WEBSITE, SHOP, USER):
@@ -287,10 +287,10 @@ async def test_no_stanza_with_the_domain_of_callers_is_on_the_wire(
             for query in ("hello", "/help", "/unknown", "ask me", "red", "/forget me yes", "hello again"):
                 agent.gateway.receive(request_of(caller, query, kind))
                 await agent.settled()
-                await agent.runner.wait_until_idle()
+                await agent.runner.mailboxes.wait_until_idle()
             with pytest.raises(ValueError, match="is a caller of a door"):
                 await agent.people.notify(caller, "hello")
-            await agent.runner.initiative.notifier.notify(str(uuid4()), caller, None, "[]", "")
+            await agent.runner.control.notifications.notify(str(uuid4()), caller, None, "[]", "")
             with pytest.raises(PeerError, match="is the address of a caller of a door"):
                 await agent.peers.ask(caller, "hello")
             agent.gateway.access.callers = {}

@@ -125,9 +125,9 @@ async def test_each_ask_ends_once_as_planned_and_nothing_is_left(
 
         ends = await asyncio.gather(*(run(storm) for storm in storms))
         assert [end for end, storm in zip(ends, storms, strict=True) if end != storm.end] == []
-        await eventually(lambda: all(not agent.runner.turns_in_flight for agent in online))
+        await eventually(lambda: all(not agent.runner.mailboxes.busy_count for agent in online))
         assert sum(agent.requests.open_count for agent in online) == 0
-        assert sum(len(agent.runner.command_context.mailboxes.program_requests) for agent in online) == 0
+        assert sum(len(agent.runner.mailboxes.program_requests) for agent in online) == 0
         await eventually(lambda: len(asyncio.all_tasks()) <= tasks_before)
     rows = [row["state"] for agent in online for row in read_rows(agent.url, "inbox")]
     assert len(rows) >= asks * 0.9  # a request that was cancelled before it arrived is not there

@@ -45,7 +45,7 @@ async def test_a_sleeping_agent_delays_nobody_elses_conversation(local_server: X
     ):
         alice.send("sleep", sleeper.jid)
         alice.send("queued behind it", sleeper.jid)
-        await eventually(lambda: sleeper.runner.turns_in_flight == 1)
+        await eventually(lambda: sleeper.runner.mailboxes.busy_count == 1)
         async with asyncio.timeout(TIMEOUT_S):
             assert await bob.ask("now", sleeper.jid) == "awake: now"
             assert await alice.ask("another thread", sleeper.jid, thread="t") == "awake: another thread"

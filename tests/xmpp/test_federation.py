@@ -198,7 +198,7 @@ async def test_cancellation_and_the_end_of_the_time_reach_the_peer(federation: S
         with pytest.raises(PeerTimeoutError):
             await pair.peers.ask(pair.jid, ask_for("wait too long"), 0.5)
         await eventually(lambda: pair.answerer.cancelled == ["wait for me", "wait too long"])
-        await eventually(lambda: not pair.online.runner.turns_in_flight)
+        await eventually(lambda: not pair.online.runner.mailboxes.busy_count)
 
 
 async def test_the_same_request_runs_once_and_gets_the_same_answer(federation: Servers, tmp_path: Path) -> None:
@@ -339,7 +339,7 @@ async def test_asks_end_as_they_would_have_when_the_server_of_the_peer_restarts(
         retry, later = Retry(attempts=1000, wait_s=0.1, factor=1), ask_for("later")
         patient = asyncio.create_task(pair.peers.ask(pair.jid, later, TIMEOUT_S, retry=retry))
         pair.answerer.may_answer.set()
-        await eventually(lambda: not pair.online.runner.turns_in_flight)
+        await eventually(lambda: not pair.online.runner.mailboxes.busy_count)
         await asyncio.to_thread(east.start)
         found = await asyncio.gather(*asking)
         assert (await patient).text == "later, run 1"

@@ -400,14 +400,14 @@ async def test_a_stock_client_corrects_takes_back_and_reacts(local_server: XmppS
     ):
         wrong = alice.send("whta", agent.jid)
         right = alice.send("what", agent.jid, extra_xml=f"<replace xmlns='urn:xmpp:message-correct:0' id='{wrong}'/>")
-        await eventually(lambda: agent.runner.turns_in_flight == 1 and agent.runner.count_queued(alice.jid) == 0)
+        await eventually(lambda: agent.runner.mailboxes.busy_count == 1 and agent.runner.mailboxes.count_queued(alice.jid) == 0)
         unwanted = alice.send("never mind", agent.jid)
-        await eventually(lambda: agent.runner.count_queued(alice.jid) == 1)
+        await eventually(lambda: agent.runner.mailboxes.count_queued(alice.jid) == 1)
         retract = f"<retract xmlns='urn:xmpp:message-retract:1' id='{unwanted}'/>"
         alice.send("I took a message back", agent.jid, extra_xml=retract)
-        await eventually(lambda: agent.runner.count_queued(alice.jid) == 0)
+        await eventually(lambda: agent.runner.mailboxes.count_queued(alice.jid) == 0)
         alice.send("last", agent.jid)
-        await eventually(lambda: agent.gateway.dropped == {} and agent.runner.count_queued(alice.jid) == 1)
+        await eventually(lambda: agent.gateway.dropped == {} and agent.runner.mailboxes.count_queued(alice.jid) == 1)
         release.set()
         answers = [await alice.answer() for _ in range(2)]
         assert [answer["body"] for answer in answers] == ["answer to what", "answer to last"]

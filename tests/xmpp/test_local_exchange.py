@@ -237,7 +237,7 @@ async def test_both_ways_give_the_same(
         directory.mkdir()
         async with run_pair(server, directory, exchange) as pair:
             results.append(await scenario(pair))
-            await pair.answerer.runner.wait_until_idle()
+            await pair.answerer.runner.mailboxes.wait_until_idle()
             conversations = await pair.answerer.repository.list_conversations()
             stored.append(sorted((row.turns, pair.anonymise(row.owner)) for row in conversations))
     assert results[0] == results[1]

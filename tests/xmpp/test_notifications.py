@@ -112,7 +112,7 @@ async def test_a_server_that_refuses_strangers_bounces_until_the_agent_is_a_cont
         async with asyncio.timeout(TIMEOUT_S):
             while (await alice.presences.get())["type"] != "subscribed":
                 pass
-        assert await agent.runner.initiative.notifier.retry(notification.id)
+        assert await agent.runner.control.notifications.retry(notification.id)
         async with asyncio.timeout(TIMEOUT_S):
             while (await alice.answer())["body"] != "hello":  # the agent greets a new contact, before or after it
                 pass
@@ -181,7 +181,7 @@ async def test_a_notification_crosses_servers_and_waits_for_one_that_is_down(own
             if attempt == 2:
                 await asyncio.to_thread(east.start)
             clock.advance(minutes=minutes)
-            agent.runner.initiative.tasks.check()
+            agent.runner.task_clock.check()
         async with StockClient(*bob, east) as client:
             assert (await client.answer())["body"] == "while it is down"
         assert (await wait_for_state(agent, notification, SENT)).attempts == 3
@@ -194,7 +194,7 @@ async def test_a_domain_without_a_server_fails_after_five_tries(own_federation: 
         for attempt, minutes in enumerate((1, 5, 30, 120), 1):
             assert (await wait_for_retry(agent, notification, attempt)).due_at - clock.now == timedelta(minutes=minutes)
             clock.advance(minutes=minutes)
-            agent.runner.initiative.tasks.check()
+            agent.runner.task_clock.check()
         failed = await wait_for_state(agent, notification, FAILED)
         assert failed.attempts == 5
         assert failed.reason.startswith("the server of the person cannot be reached; check the address")

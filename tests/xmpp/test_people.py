@@ -80,7 +80,7 @@ async def test_nothing_of_a_deleted_person_is_in_any_file_of_the_platform(
         while (reply := await alice.answer())["from"].bare != asker[0]:
             assert reply["from"].bare == room
         assert f"{asker[0]}: Deleted: 1 conversation, 1 turn" in reply["body"]
-        await platform.agents[asker[0]].runtime.runner.wait_until_idle()
+        await platform.agents[asker[0]].runtime.runner.mailboxes.wait_until_idle()
         assert find_text(here.parent / "data", *traces) == []
         assert len(find_text(here.parent / "data", OTHERS)) >= 2
 

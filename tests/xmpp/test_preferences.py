@@ -49,12 +49,14 @@ async def test_thoughts_are_shown_and_not_stored_and_an_answer_comes_complete_if
         thinker.release.set()
         assert corrected_id(await alice.answer()) == first["id"]
         thinker.release.clear()
-        await agent.runner.command_context.loader.set_preferences(alice.jid, Preferences(thoughts=True, streaming=False))
+        await agent.runner.executor.context.loader.persons.set_preferences(
+            alice.jid, Preferences(thoughts=True, streaming=False)
+        )
         alice.send("as preferred", agent.jid, thread="t", extra_xml=ACTIVE)
         thought = await alice.answer()
         assert (thought["body"], thought["thread"]) == ("_Looking out of the window…_", "t")
         assert [thought.xml.find(tag) is not None for tag in (NO_STORE, COMPOSING)] == [True, True]
-        await eventually(lambda: agent.runner.turns_in_flight == 1)
+        await eventually(lambda: agent.runner.mailboxes.busy_count == 1)
         await asyncio.sleep(0.1)  # three times what first words take
         assert all(not message["body"] for message in alice.messages.unread())
         thinker.release.set()

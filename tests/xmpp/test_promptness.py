@@ -38,7 +38,7 @@ async def test_typing_is_shown_200_to_300_ms_after_a_message_with_100_busy_conve
             for person, thread in threads:
                 person.send("think", agent.jid, thread=thread, extra_xml=ACTIVE)
             await clock.wait_for(lambda: len(started) == len(threads))
-            assert agent.runner.turns_in_flight == len(threads)
+            assert agent.runner.mailboxes.busy_count == len(threads)
             await clock.advance(0.19)
             assert not [stanza for stanza in sent if "composing" in stanza]
             await clock.advance(0.11)

@@ -212,7 +212,7 @@ async def test_what_the_server_repeats_after_a_resumption_is_answered_once(
         with closing(sqlite3.connect(agent.url.partition(":///")[2], isolation_level=None)) as database:
             database.execute("BEGIN IMMEDIATE")
             alice.send("yes", agent.jid, id="1", extra_xml=extra_xml)
-            await eventually(lambda: agent.runner.turns_in_flight > 0)
+            await eventually(lambda: agent.runner.mailboxes.busy_count > 0)
             agent.cut()
             await eventually(lambda: agent.host.connection.resumption_count == 1)
             alice.send("yes", agent.jid, id="1")

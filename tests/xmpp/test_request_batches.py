@@ -212,7 +212,7 @@ async def test_a_batch_only_in_the_archive_is_answered_once(archive_only: XmppSe
             await agent.start()
             await wait_until_caught_up(agent)
             await eventually(lambda: len(agent.agent.requests) == 20)
-            await agent.runner.wait_until_idle()
+            await agent.runner.mailboxes.wait_until_idle()
             await end()
         assert sorted(queries_of(agent)) == sorted(one["data"]["payload"]["query"] for one in late)
         await agent.start()
@@ -358,7 +358,7 @@ async def test_a_batch_passes_no_limit_of_the_mailbox_and_a_flooding_sender_is_n
         await answers.receive_until(1)
         assert answers.of(neighbour) == answered(neighbour)
         release.set()
-        await agent.runner.wait_until_idle()
+        await agent.runner.mailboxes.wait_until_idle()
         assert runs == {alice.jid: 4, bob.jid: 1}
     named = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert named == [f"{agent.jid}: ignores {alice.jid} for a minute: it had to refuse too many of its requests"]

@@ -430,7 +430,7 @@ async def test_while_the_server_is_away_answers_wait_and_nothing_is_lost(
     async with run_agent(FunctionAgent(assist), server, tmp_path) as agent:
         async with StockClient(*account, server) as alice:
             alice.send("slow", agent.jid)
-            await eventually(lambda: agent.runner.turns_in_flight == 1)
+            await eventually(lambda: agent.runner.mailboxes.busy_count == 1)
             await asyncio.to_thread(server.kill)
         assert not agent.host.is_alive()
         release.set()
@@ -479,7 +479,7 @@ async def test_questions_before_during_and_after_an_outage_of_the_server_are_ans
             await asyncio.to_thread(getattr(server, end))
         await eventually(lambda: not agent.host.is_alive())
         release.set()
-        await agent.runner.wait_until_idle()  # answered while nobody can hear it
+        await agent.runner.mailboxes.wait_until_idle()  # answered while nobody can hear it
         await asyncio.to_thread(server.start)
         async with StockClient(*account, server) as alice:
             # What people write meanwhile leaves their clients when the server is back; here it may be there before the agent.

@@ -163,9 +163,9 @@ def _add_requests(families: _Families, jid: str, host: HostedAgent) -> None:
         families.add_histogram(m.REQUEST_SECONDS, latencies.requests, jid)
         families.add_histogram(m.TURN_SECONDS, latencies.turns, jid)
         families.add_histogram(m.DELIVERY_SECONDS, latencies.deliveries, jid)
-    families.add(m.TURNS, runner.turns_in_flight, jid)
-    families.add(m.WAITING, runner.waiting_count, jid)
-    families.add(m.CONVERSATIONS_IN_MEMORY, runner.conversation_count, jid)
+    families.add(m.TURNS, runner.mailboxes.busy_count, jid)
+    families.add(m.WAITING, runner.mailboxes.waiting_count, jid)
+    families.add(m.CONVERSATIONS_IN_MEMORY, len(runner.mailboxes.conversations), jid)
     families.add(m.PAUSED, runner.control.is_paused, jid)
 
 

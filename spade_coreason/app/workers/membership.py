@@ -149,7 +149,7 @@ class Membership:
     def is_busy(self, agent: str) -> bool:
         """Return True while a turn of an agent runs or waits."""
         host = self._hosted.hosts.get(agent)
-        return host is not None and host.runtime.runner.turns_in_flight > 0
+        return host is not None and host.runtime.runner.mailboxes.busy_count > 0
 
     def list_unable(self) -> Collection[str]:
         """Return the agents that cannot be made here, or whose accounts were refused here."""
@@ -197,7 +197,7 @@ class Membership:
                 log.exception("%s: failed to stop cleanly", agent)
                 await host.abandon()  # what it sent or stored from now on would be that of another worker's agent
             del self._hosted.hosts[agent], self._hosted.runners[agent]
-            cut_off.update(host.runtime.runner.cut_off_rows)
+            cut_off.update(host.runtime.runner.workers.cut_off_rows)
             try:
                 await self._builder.forget(agent)
             except StoreError as error:

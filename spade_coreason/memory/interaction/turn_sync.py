@@ -48,24 +48,21 @@ class DeferredSyncTarget(Protocol):
 class DeferredSyncs:
     """The interaction memories that one turn has to sync before its reply is stored. Threads share it.
 
-    The agent's work begins when the turn sets `CURRENT_DEFERRED_SYNCS`, and ends with `close`. Its additions leave their sync
-    to `run`, also in tasks and in threads (`asyncio.to_thread`) that it starts. Later additions sync themselves.
+    The agent's work begins when the turn sets `CURRENT_DEFERRED_SYNCS`, and ends when it sets `is_closed`. Its additions leave
+    their sync to `run`, also in tasks and in threads (`asyncio.to_thread`) that it starts. Later additions sync themselves.
     """
 
     memories: set[DeferredSyncTarget] = field(default_factory=set)
     """The memories whose sync is deferred."""
-    _is_closed: bool = False
-
-    def close(self) -> None:
-        """End the deferral: later additions sync themselves."""
-        self._is_closed = True
+    is_closed: bool = False
+    """True once later additions have to sync themselves."""
 
     def defer(self, memory: DeferredSyncTarget) -> bool:
-        """Leave the sync of a memory to `run`. Return False after `close`: then the caller has to sync."""
-        if not self._is_closed:
+        """Leave the sync of a memory to `run`. Return False once it is closed: then the caller has to sync."""
+        if not self.is_closed:
             self.memories.add(memory)
-        # If `close` was called in between, `run` may have missed this memory.
-        return not self._is_closed
+        # If it was closed in between, `run` may have missed this memory.
+        return not self.is_closed
 
     async def run(self) -> None:
         """Sync the deferred memories without blocking the event loop. Call it after the agent's work.

@@ -7,6 +7,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
+from ...domain.forms.command_parser import ParsedCommand
+from ...domain.forms.commands import CONFIRMED, Command, CommandResult, FormStep
 from ...domain.forms.fields import Choice, Field, FieldError, FieldKind
 from ...domain.questions import FoundAnswer, describe_asker, escape_turned
 from ...domain.texts.approval_mark import quote_forgeries
@@ -29,8 +31,6 @@ from ...operations.initiative.questions import (
 )
 from ...storage import StoredQuestion
 from .context import Invocation
-from .model import CONFIRMED, Command, CommandResult, FormStep
-from .parser import ParsedCommand
 
 _PROPERTY = "answer."
 """The beginning of the names of fields for the properties of an answer with a schema."""

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from ...domain.conversation import ConversationStatus
+from ...domain.forms.commands import CONFIRMED, Command, CommandResult, ResultKind
 from ...domain.forms.fields import CONVERSATION_FIELD, Choice, Field, FieldError, FieldValue
 from ...domain.history import parse_interactions
 from ...domain.jid import local_part
@@ -34,11 +35,10 @@ from ...operations.sessions import (
 )
 from ...operations.table import OPERATIONS
 from ...operations.view import PERSON_FIELD, Slash
-from ..intake.admission import DELETION_NOTICE
+from ..access.admission import DELETION_NOTICE
 from .answers import COMMANDS_FOR_ANSWERS
 from .context import Invocation
 from .formatting import fence_json, format_memory, format_turn
-from .model import CONFIRMED, Command, CommandResult, ResultKind
 from .reminders import cancel_reminder, list_reminders
 
 _DEFAULT_TURNS = 10
@@ -91,7 +91,7 @@ def _example(command: Command) -> str:
 
 async def _status(invocation: Invocation) -> CommandResult:
     parts = [_describe_conversation(invocation)]
-    if invocation.context.mailboxes.is_paused:
+    if invocation.context.mailboxes.gate.is_paused:
         parts.append(translate("I am paused at the moment."))
     agent = invocation.context.jid
     [own] = await invocation.perform(list_usage, ListUsage(agent=agent, person=invocation.owner))
@@ -183,7 +183,7 @@ async def _memory(invocation: Invocation) -> CommandResult:
 async def _cancel(invocation: Invocation) -> CommandResult:
     return CommandResult(
         translate("Stopped.")
-        if invocation.context.mailboxes.cancel_turns(invocation.owner)
+        if invocation.context.withdrawal.cancel_turns(invocation.owner)
         else translate("There is nothing to stop.")
     )
 
@@ -253,7 +253,7 @@ def _as_choice(value: bool | None) -> str:
 
 
 async def _current_preferences(invocation: Invocation) -> dict[str, FieldValue]:
-    preferences = await invocation.context.loader.get_preferences(invocation.owner)
+    preferences = await invocation.context.loader.persons.get_preferences(invocation.owner)
     return {
         "language": preferences.language or "",
         **{name: _as_choice(getattr(preferences, name)) for name in _SWITCH_NAMES},
@@ -262,10 +262,10 @@ async def _current_preferences(invocation: Invocation) -> dict[str, FieldValue]:
 
 
 async def _settings(invocation: Invocation) -> CommandResult:
-    before = await invocation.context.loader.get_preferences(invocation.owner)
+    before = await invocation.context.loader.persons.get_preferences(invocation.owner)
     after = _apply_preferences(before, invocation.values)
     if after != before:
-        await invocation.context.loader.set_preferences(invocation.owner, after)
+        await invocation.context.loader.persons.set_preferences(invocation.owner, after)
     if after.language != before.language:
         LANGUAGE.set(after.language)  # for this answer
     default_thoughts = N_("default (on)") if invocation.context.shows_thoughts else N_("default (only the tools that I use)")

@@ -8,14 +8,15 @@ from datetime import datetime
 from typing import Any, NamedTuple, TypeVar
 
 from ...contracts import Agent
+from ...domain.forms.commands import Command
 from ...domain.policy import Rules
 from ...operations.definition import Actor, Arguments, Call, CallerKind, Operation
 from ...storage import StoredConversation
+from ..conversations.conversation_loader import ConversationLoader
 from ..files import Files
-from ..intake.conversation_loader import ConversationLoader
-from ..intake.mailboxes import Mailboxes
+from ..mailboxes.mailboxes import Mailboxes
+from ..mailboxes.withdrawal import Withdrawal
 from .agent_host import AgentHost
-from .model import Command
 
 A = TypeVar("A", bound=Arguments)
 R = TypeVar("R")
@@ -39,6 +40,7 @@ class CommandContext:
     """The address of the page if approvals are decided only there; "" if by chat too."""
     clock: Callable[[], datetime]
     mailboxes: Mailboxes
+    withdrawal: Withdrawal
     erased_people: Container[str]
     """The people (bare JIDs) whose data are being deleted."""
     loader: ConversationLoader

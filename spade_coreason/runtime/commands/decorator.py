@@ -10,9 +10,9 @@ from inspect import Parameter
 from types import NoneType, SimpleNamespace, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from ...domain.forms.commands import Audience
 from ...domain.forms.fields import CONVERSATION_FIELD, Choice, Field, FieldKind
 from ...domain.texts.approval_mark import quote_forgeries
-from .model import Audience
 
 Method = TypeVar("Method", bound=Callable[..., Awaitable[str | None]])
 

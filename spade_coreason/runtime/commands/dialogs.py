@@ -11,14 +11,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ...domain.forms.adhoc import Action, CommandCall, CommandForm, CommandProblem, CommandStage
+from ...domain.forms.commands import CONFIRMED, Command, CommandResult, FormStep
 from ...domain.forms.fields import CONVERSATION_FIELD, Choice, Field, FieldError, FieldValue
 from ...domain.jid import bare_jid
 from ...domain.texts.approval_mark import quote_forgeries
 from ...domain.texts.translation import LANGUAGE, N_, translate
 from ...exceptions import CoReasonError
 from ...operations.sessions import ListSessions, SessionSummary, format_conversation, list_sessions
-from ..runner import Runner
-from .model import CONFIRMED, Command, CommandResult, FormStep
+from ..languages import PersonLanguages
+from .executor import CommandExecutor
 
 log = logging.getLogger(__name__)
 
@@ -86,8 +87,16 @@ class AdHocSessions:
     follows as a message, because clients do not wait for ever.
     """
 
-    def __init__(self, runner: Runner, *, session_timeout_s: float = 900.0, reply_timeout_s: float = 20.0) -> None:
-        self._runner = runner
+    def __init__(
+        self,
+        executor: CommandExecutor,
+        languages: PersonLanguages,
+        *,
+        session_timeout_s: float = 900.0,
+        reply_timeout_s: float = 20.0,
+    ) -> None:
+        self._executor = executor
+        self._languages = languages
         self._session_timeout_s = session_timeout_s
         self._reply_timeout_s = reply_timeout_s
         self._sessions: dict[str, _AdHocSession] = {}
@@ -97,7 +106,7 @@ class AdHocSessions:
     async def answer(self, call: CommandCall) -> CommandStage | CommandProblem:
         """Answer a call. Its sender has access, and is the JID that the server has set."""
         owner = bare_jid(call.sender)
-        LANGUAGE.set(self._runner.languages.of_person(owner, call.language))
+        LANGUAGE.set(self._languages.of_person(owner, call.language))
         if self._running_counts[owner] >= _MAX_RUNNING_PER_PERSON:
             return CommandProblem(
                 "resource-constraint", translate("I am working on several commands of yours. Wait for one of them to finish.")
@@ -120,16 +129,16 @@ class AdHocSessions:
         await asyncio.gather(*self._running, return_exceptions=True)
 
     async def _start(self, call: CommandCall, owner: str) -> CommandStage | CommandProblem:
-        command = next((known for known in self._runner.commands.available_to(owner) if known.node == call.node), None)
+        command = next((known for known in self._executor.commands.available_to(owner) if known.node == call.node), None)
         if command is None:
-            if any(known.node == call.node for known in self._runner.commands.all):
+            if any(known.node == call.node for known in self._executor.commands.all):
                 return CommandProblem("forbidden", translate("{command} is for my operators only.", command=f"/{call.node}"))
             return CommandProblem("item-not-found", translate("There is no such command."))
         if call.action == "cancel":
             return CommandStage(command.node, secrets.token_hex(12), "canceled")
         if call.action == "prev":
             return CommandProblem("bad-request", translate("This is the first step."), "malformed-action")
-        context, sessions = self._runner.command_context, list[SessionSummary]()
+        context, sessions = self._executor.context, list[SessionSummary]()
         if command.subject != "the person":
             person = None if command.subject == "any conversation" else owner
             found = await context.perform(
@@ -139,7 +148,7 @@ class AdHocSessions:
         steps = await self._find_steps(command, owner, {}) if call.form is None else None
         steps = steps_of(command, sessions) if steps is None else steps
         initial = command.initial_values
-        values = {} if initial is None else dict(await initial(self._runner.commands.make_invocation(context, owner, {})))
+        values = {} if initial is None else dict(await initial(self._executor.commands.make_invocation(context, owner, {})))
         session = _AdHocSession(
             call.sender, command, steps, values, asyncio.get_running_loop().time() + self._session_timeout_s
         )
@@ -158,7 +167,7 @@ class AdHocSessions:
         """
         if command.find_step is None:
             return None
-        found = await command.find_step(self._runner.commands.make_invocation(self._runner.command_context, owner, values))
+        found = await command.find_step(self._executor.commands.make_invocation(self._executor.context, owner, values))
         return () if found is None else (found,)
 
     async def _continue(self, call: CommandCall, owner: str) -> CommandStage | CommandProblem:
@@ -202,7 +211,7 @@ class AdHocSessions:
     async def _complete(self, session_id: str, session: _AdHocSession, owner: str) -> CommandStage:
         command, values = session.command, session.values
         conversation_id = values.get(CONVERSATION_FIELD) if command.subject == "a conversation" else None
-        task = asyncio.create_task(self._runner.run_command(owner, command, values, conversation_id))
+        task = asyncio.create_task(self._executor.run_command(owner, command, values, conversation_id))
         self._running.add(task)
         try:
             done, _ = await asyncio.wait({task}, timeout=self._reply_timeout_s)
@@ -216,7 +225,7 @@ class AdHocSessions:
         self._running.discard(task)
         result = CommandResult(translate(_CANCELLED), is_error=True) if task.cancelled() else task.result()
         if result.extra_texts:
-            self._runner.send_command_result(owner, CommandResult("", extra_texts=result.extra_texts))
+            self._executor.send_command_result(owner, CommandResult("", extra_texts=result.extra_texts))
         return CommandStage(
             command.node,
             session_id,
@@ -233,11 +242,11 @@ class AdHocSessions:
             return
         if (error := task.exception()) is not None:
             log.error("a command of %s failed: %s", owner, error)
-            self._runner.send_command_result(
+            self._executor.send_command_result(
                 owner, CommandResult(translate("I cannot do this at the moment. Please try again later."))
             )
         else:
-            self._runner.send_command_result(owner, task.result())
+            self._executor.send_command_result(owner, task.result())
 
     def _add_session(self, session_id: str, session: _AdHocSession) -> None:
         self._expire()

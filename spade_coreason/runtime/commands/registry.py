@@ -8,6 +8,8 @@ from difflib import get_close_matches
 from typing import Any
 
 from ...contracts import Agent
+from ...domain.forms.command_parser import DEFAULT_PREFIXES, ParsedCommand, parse_command, remove_escape
+from ...domain.forms.commands import Command, CommandResult
 from ...domain.forms.fields import FieldError
 from ...domain.messages import InboundRequest
 from ...domain.texts.translation import translate
@@ -16,8 +18,6 @@ from ...storage import StoredConversation
 from .builtin import COMMANDS_FOR_EVERYBODY, COMMANDS_FOR_OPERATORS
 from .context import CommandContext, Invocation
 from .decorator import AgentCommand, commands_of
-from .model import Command, CommandResult
-from .parser import DEFAULT_PREFIXES, ParsedCommand, parse_command, remove_escape
 
 _YIELDING_NAMES = {"reminders", "answer", "approve", "deny", "web"}
 """The names that an agent may take: commands of a later version must not stop an agent that has one of the same name."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
+from ...domain.forms.commands import CommandResult
 from ...domain.texts.translation import translate
 from ...exceptions import ConfigError
 from ...operations.initiative.schedules import CancelledSchedule, cancel_schedule
 from ...storage import Task
 from .context import Invocation
-from .model import CommandResult
 
 _MAX_TEXT_CHARACTERS = 80
 
@@ -43,7 +43,7 @@ async def cancel_reminder(invocation: Invocation) -> CommandResult:
 
 
 async def _find_zone(invocation: Invocation) -> ZoneInfo:
-    preferences = await invocation.context.loader.get_preferences(invocation.owner)
+    preferences = await invocation.context.loader.persons.get_preferences(invocation.owner)
     return ZoneInfo(preferences.zone or invocation.context.zone)
 
 

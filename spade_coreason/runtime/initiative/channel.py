@@ -20,14 +20,11 @@ from ..channels import (
 class SilentEncoder(ReplyEncoder):
     """Encoder of replies that are not sent, but recorded with their turn."""
 
-    shows_typing = has_live_messages = follows_streams = shows_files = batches = False
+    shows_typing = has_live_messages = follows_streams = shows_files = batches = shows_thoughts = shows_steps = False
 
     def __init__(self, incoming: InboundRequest, key: UUID) -> None:
         self.key = str(key)
         self.recipient = incoming.owner
-
-    def reads_thoughts(self, title: str | None) -> bool:
-        return False
 
     def encode(self, event: TurnEvent) -> list[str]:
         return []

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -17,92 +17,62 @@ from uuid import UUID
 from pydantic_core import to_json
 
 from ...concurrency import RateLimiter
-from ...contracts import AnyBlock, DataBlock, MarkdownBlock, Notification, NotificationState, UserErrorBlock
-from ...domain.access import AccessPolicy
-from ...domain.callers import is_caller
-from ...domain.channel_kinds import DEFAULT_CHANNEL, PERSON, ROOM
-from ...domain.initiative.notifications import (
-    NotificationDecision,
-    decide_bounce,
-    decide_notification,
-    describe_reason,
-)
+from ...contracts import AnyBlock, DataBlock, MarkdownBlock, NotificationState, UserErrorBlock
+from ...domain.initiative.notifications import decide_bounce, describe_reason
 from ...domain.jid import bare_jid
-from ...domain.messages import ROOT_SENDER, Bounce, Completed, InboundRequest
-from ...domain.preferences import DEFAULT_PREFERENCES, Preferences
+from ...domain.messages import ROOT_SENDER, Bounce, Completed
 from ...exceptions import StoreError
-from ...storage import NOTIFICATION, Commit, Task, TurnRecord, from_micros, send_again, to_notification
+from ...memory import HistoryWindows
+from ...storage import NOTIFICATION, AgentRepository, Commit, Task, TurnRecord
 from ..channels import OutboundMessage
-from ..intake.conversation_loader import ConversationLoader
-from ..intake.mailbox import Mailbox, MailboxTask
-from ..tasks import Next, RunningTask, TaskRunner
-from ..turns.output import TurnOutput
-from ..turns.turn_services import TurnServices
-from .people import load_blocks
+from ..conversations.conversation_loader import ConversationLoader
+from ..mailboxes.mailbox import Mailbox, MailboxTask
+from ..mailboxes.mailboxes import Mailboxes
+from ..replies.output import TurnOutput, TurnOutputs
+from ..tasks import Next, RunningTask
+from .notifications import AgentNotifications, decided, load_blocks
 
 log = logging.getLogger(__name__)
 
-_PER_DAY = timedelta(days=1)
 _MAX_BOUNCES_PER_MINUTE = 60
 """The most bounces of one sender within a minute that are looked up."""
 
 
 class Notifier:
-    """The notifications of one agent (`TaskHandler`, `NotificationSink`).
-
-    The data of a task are `content`, the blocks or a question, and `messages`, once its turn is stored: what the server gets.
-    """
+    """What sends the notifications of one agent (`TaskHandler`)."""
 
     waits = True
     failed = NotificationState.FAILED.value, "it cannot be sent; see the log"
     most = 1000
 
-    def __init__(self, services: TurnServices, loader: ConversationLoader, access: AccessPolicy, runner: TaskRunner) -> None:
-        self._services = services
+    def __init__(
+        self,
+        repository: AgentRepository,
+        notifications: AgentNotifications,
+        mailboxes: Mailboxes,
+        loader: ConversationLoader,
+        history_windows: HistoryWindows,
+        outputs: TurnOutputs,
+        max_interactions: int,
+    ) -> None:
+        self._questions = repository.questions
+        self._notifications = notifications
+        self._tasks = notifications.tasks
+        self._queue = notifications.queue
+        self._channel = notifications.channel
+        self._mailboxes = mailboxes
         self._loader = loader
-        self._access = access
-        self._runner = runner
-        self._queue = services.repository.notifications
-        self._policy = services.policy.notifications
-        self._channel = services.outbox.channels[DEFAULT_CHANNEL]
+        self._history_windows = history_windows
+        self._outputs = outputs
+        self._max_interactions = max_interactions
         self._bounce_limiter = RateLimiter(_MAX_BOUNCES_PER_MINUTE)
-
-    async def notify(self, notification_id: str, person: str, thread: str | None, content: str, root: str) -> Notification:
-        """Store a notification, unless there is one with its id, and return it. StoreError if it cannot be stored."""
-        now, preferences = self._services.clock(), await self._find_preferences(person)
-        new = self._queue.make_notification(notification_id, person, thread, root, content, now)
-        is_own, is_room = not new.root, self._channel.is_room(person)
-
-        def decide(own: int, of_others: int) -> Task:
-            count = self._policy.count_today(own, of_others, is_own=is_own, is_room=is_room)
-            return _decided(new, self._decide(person, preferences, now, count), now)
-
-        stored = await self._queue.create(new, decide, since=now - _PER_DAY) or new
-        self._runner.wake_at(from_micros(stored.wake_at))
-        return to_notification(stored)
-
-    async def find(self, notification_id: str) -> Notification | None:
-        """Return a notification, or None. StoreError if it cannot be read."""
-        found = await self._queue.find(notification_id)
-        return None if found is None else to_notification(found)
-
-    async def retry(self, notification_id: str) -> bool:
-        """Send a notification again. Return False if there is none, or if it is waiting. StoreError."""
-        now = self._services.clock()
-        async with self._runner.reserve(NOTIFICATION, notification_id):
-            return await self._queue.change(lambda task: send_again(task, now), key=notification_id)
-
-    async def drop(self, notification_id: str) -> bool:
-        """Delete a notification, also one that waits. Return False if there is none. StoreError."""
-        self._runner.forget(lambda task: (task.kind, task.key) == (NOTIFICATION, notification_id))
-        async with self._runner.reserve(NOTIFICATION, notification_id):
-            return await self._queue.delete(notification_id)
+        notifications.tasks.add_handler(NOTIFICATION, self)
 
     # The clock
 
     def run(self, task: Task, now: datetime) -> Next:
         """Send a notification in the order of its conversation. What becomes of it ends the task."""
-        running, mailboxes = self._runner.in_flight[task.id], self._services.mailboxes
+        running, mailboxes = self._tasks.in_flight[task.id], self._mailboxes
         delivered = asyncio.get_running_loop().create_future()
         delivered.add_done_callback(partial(self._on_delivered, running))
         mailbox = mailboxes.get_or_create(task.owner, task.thread)
@@ -112,21 +82,21 @@ class Notifier:
     def _on_delivered(self, running: RunningTask, delivered: asyncio.Future[bool]) -> None:
         error = None if delivered.cancelled() else delivered.exception()
         if error is not None:
-            self._runner.fail(running, error)
+            self._tasks.fail(running, error)
         elif delivered.cancelled() or not delivered.result():  # it was deleted, or its conversation was, or the agent stops
-            self._runner.hand_back(running)
+            self._tasks.hand_back(running)
 
     async def _deliver(self, mailbox: Mailbox, running: RunningTask, task: Task) -> bool:
         """Send a notification if it still may be sent. Return False if it was not, and has no other state."""
-        now = self._services.clock()
+        now = self._tasks.now()
         if not self._is_current(running, task):
             return False
-        preferences, values = await self._find_preferences(task.owner), task.values
+        preferences, values = await self._notifications.find_preferences(task.owner), task.values
         if "question" in values["content"]:
             preferences = replace(preferences, notifications=None)  # questions come also to those who want no notifications
-        decision = self._decide(task.owner, preferences, now, None)
+        decision = self._notifications.decide(task.owner, preferences, now, None)
         if decision.state is not NotificationState.WAITING or decision.due_at > now:
-            self._end(running, task, _decided(task, decision, now))
+            self._end(running, task, decided(task, decision, now))
             return True
         composed = task if "messages" in values else await self._compose(mailbox, running, task, values, now)
         if composed is None or not self._is_current(running, task):
@@ -137,42 +107,42 @@ class Notifier:
 
     def _is_current(self, running: RunningTask, task: Task) -> bool:
         """Return False if a notification was deleted or came back."""
-        return self._runner.is_current(running) and running.task is task
+        return self._tasks.is_current(running) and running.task is task
 
     def _end(self, running: RunningTask, task: Task, ended: Task) -> None:
         """Store what becomes of a notification. What the server says late about an earlier state does not count."""
         if self._is_current(running, task):
-            self._runner.end(running, ended)
+            self._tasks.end(running, ended)
 
     async def _compose(
         self, mailbox: Mailbox, running: RunningTask, task: Task, values: dict[str, Any], now: datetime
     ) -> Task | None:
         """Make the messages of a notification, and store them with its turn. None if there are none, or it was deleted."""
-        services, content = self._services, values["content"]
+        content = values["content"]
         active = mailbox.active or await self._loader.load(mailbox)
-        output = self._open_output(task)
+        output = self._outputs.open_held(self._channel, task.owner, task.thread, UUID(task.key))
         if "question" in content:
             output.emit_question(content["question"], tuple(map(tuple, content["choices"])))
         else:
             for block in load_blocks(content):
                 await _emit(output, block)
         output.finish(Completed(active.record.conversation_id, "active"))
-        if not output.messages:
+        if not output.sender.messages:
             failed = task.moved(now, NotificationState.FAILED.value, "nothing of it can be shown in a chat")
             self._end(running, task, failed)
             return None
         if mailbox.active is not active or not self._is_current(running, task):
             return None  # the conversation was reset or deleted meanwhile
-        values["messages"] = [message.content for message in output.messages]
+        values["messages"] = [message.content for message in output.sender.messages]
         composed = task._replace(data=to_json(values).decode())
-        record, windows = active.record, services.history_windows
+        record, windows = active.record, self._history_windows
         text = _encode_turn(composed, output, now)
         turn, turns, window_start = windows.append(active.turns, text, record.turns + 1, active.variables)
         window_start = max(window_start, record.window_start)
-        record = record.with_turns(record.status, services.policy.rules.max_interactions, window_start, record.turns + 1)
+        record = record.with_turns(record.status, self._max_interactions, window_start, record.turns + 1)
         active.record = record
         try:
-            await self._queue.store_turn(composed, record, TurnRecord(output.encoder.key, now, turn.text, task.root))
+            await self._queue.store_turn(composed, record, TurnRecord(output.sender.encoder.key, now, turn.text, task.root))
         except StoreError:
             mailbox.active = None  # it has a turn that is not stored
             raise
@@ -181,34 +151,21 @@ class Notifier:
             windows.compact_later(active)
         return composed
 
-    def _open_output(self, task: Task) -> TurnOutput:
-        """Open an output that sends nothing yet."""
-        services, is_room = self._services, self._channel.is_room(task.owner)
-        kind, message_type, address = (ROOM, "groupchat", task.owner) if is_room else (PERSON, "chat", "")
-        incoming = InboundRequest(kind, task.owner, "", task.thread, {}, "", message_type, owner=task.owner, address=address)
-        key = UUID(task.key)
-        encoder = self._channel.make_encoder(incoming, key)
-        output = TurnOutput(encoder, lambda messages: None, key, services.reply_timers, services.long_answers)
-        output.is_held = True
-        return output
-
     def _transmit(self, running: RunningTask, task: Task, values: dict[str, Any]) -> None:
         messages: list[OutboundMessage] = [self._channel.load_message(content) for content in values["messages"]]
         last = messages[-1]
         last.is_last = True
-        last.on_acknowledged = lambda: self._end(
-            running, task, task.moved(self._services.clock(), NotificationState.SENT.value)
-        )
+        last.on_acknowledged = lambda: self._end(running, task, task.moved(self._tasks.now(), NotificationState.SENT.value))
         last.on_refused = partial(self._on_refused, running, task)
         if "question" in values["content"]:
             request = values["content"].get("request")
-            last.on_written = partial(self._services.repository.questions.mark_shown, request, in_reply=False)
+            last.on_written = partial(self._questions.mark_shown, request, in_reply=False)
         self._channel.send(messages)
 
     def _on_refused(self, running: RunningTask, task: Task, reason: str) -> None:
         if (described := describe_reason(reason)) == reason:  # a state of the room, or a condition without a remedy
             described = f"the room does not take it; invite the agent again, or write to another room ({reason})"
-        self._end(running, task, task.moved(self._services.clock(), NotificationState.BOUNCED.value, described))
+        self._end(running, task, task.moved(self._tasks.now(), NotificationState.BOUNCED.value, described))
 
     # Bounces
 
@@ -218,38 +175,16 @@ class Notifier:
             key = str(UUID(bounce.stanza_id[:36]))
         except ValueError:
             return None
-        now = self._services.clock()
-        if (running := self._runner.find(NOTIFICATION, key)) is not None:
+        now = self._tasks.now()
+        if (running := self._tasks.find(NOTIFICATION, key)) is not None:
             ended = _bounce(running.task, bounce, now)
-            return None if ended is None else self._runner.end(running, ended)
+            return None if ended is None else self._tasks.end(running, ended)
         if not self._bounce_limiter.allow(bare_jid(bounce.sender)):
             return None
         # One that waits was sent by an earlier run of the platform: it is sent again, and comes back again.
         commit = self._queue.change(lambda task: _bounce(task, bounce, now), key=key, state=NotificationState.SENT.value)
-        commit.on_failed(partial(log.error, "%s: a notification came back, and that cannot be stored: %s", self._services.jid))
-        return self._runner.watch(commit)
-
-    # Decisions
-
-    async def _find_preferences(self, person: str) -> Preferences:
-        if self._channel.is_room(person):
-            return DEFAULT_PREFERENCES
-        return await self._loader.get_preferences(person)
-
-    def _decide(self, person: str, preferences: Preferences, now: datetime, count_today: int | None) -> NotificationDecision:
-        decision = decide_notification(
-            is_allowed=self._channel.is_room(person) or (self._access.is_allowed(person) and not is_caller(person)),
-            is_on=preferences.notifications is not False,
-            count_today=count_today,
-            policy=self._policy,
-            zone=preferences.zone or self._policy.zone,
-            now=now,
-        )
-        return decision._replace(reason=describe_reason(decision.reason)) if decision.reason else decision
-
-
-def _decided(task: Task, decision: NotificationDecision, now: datetime) -> Task:
-    return task.moved(now, decision.state.value, decision.reason, decision.due_at)
+        commit.on_failed(partial(log.error, "%s: a notification came back, and that cannot be stored: %s", self._tasks.agent))
+        return self._tasks.watch(commit)
 
 
 def _bounce(task: Task, bounce: Bounce, now: datetime) -> Task | None:

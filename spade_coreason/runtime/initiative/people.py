@@ -2,45 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
 from uuid import UUID, uuid4, uuid5
 
-from pydantic import TypeAdapter, ValidationError
-
-from ...contracts import AgentRequest, AnyBlock, MarkdownBlock, Notification
+from ...contracts import AgentRequest, AnyBlock, Notification
 from ...domain.callers import is_caller
 from ...domain.identifiers import NOTIFICATION_NAMESPACE
 from ...domain.jid import bare_jid, parse_jid
 from ...domain.messages import EVERY, MAX_ID_CHARACTERS
 from ...domain.topics import PUBLISHER, ROOT_SENDER
-from ..peers.peers import CURRENT_REQUEST
-from ..turns.current_journal import CURRENT_JOURNAL
+from ..steps.current import CURRENT_JOURNAL, CURRENT_REQUEST
+from .notifications import AgentNotifications, dump_blocks
 
 NAME_A_PERSON = "name a person, with their JID"
-MAX_CONTENT_BYTES = 2**18
-"""The largest content of a notification, as JSON in UTF-8."""
-_BLOCKS: TypeAdapter[list[AnyBlock]] = TypeAdapter(list[AnyBlock])
-
-
-class NotificationSink(Protocol):
-    """The receiver of notifications: the notifier of the agent."""
-
-    async def notify(self, notification_id: str, person: str, thread: str | None, content: str, root: str) -> Notification:
-        """Store a notification, unless there is one with its id, and return it."""
-        ...
-
-    async def find(self, notification_id: str) -> Notification | None:
-        """Return a notification, or None."""
-        ...
 
 
 class People:
     """The people and rooms that an agent writes to without being asked: the parameter `people` of its constructor."""
 
-    def __init__(self, agent: str, get_sink: Callable[[], NotificationSink]) -> None:
+    def __init__(self, agent: str, notifications: AgentNotifications) -> None:
         self._agent = agent
-        self._get_sink = get_sink
+        self._notifications = notifications
 
     async def notify(
         self, to: str, content: str | Sequence[AnyBlock] | AnyBlock, *, key: str | None = None, thread: str | None = None
@@ -66,7 +48,7 @@ class People:
         created: list[Notification] = []
 
         async def create(to: str, content: str, thread: str | None, key: str | None, idempotency_key: str) -> str:
-            created.append(await self._get_sink().notify(own_id or idempotency_key, to, thread, content, root))
+            created.append(await self._notifications.notify(own_id or idempotency_key, to, thread, content, root))
             return created[0].id
 
         journal = CURRENT_JOURNAL.get()
@@ -78,7 +60,7 @@ class People:
 
     async def outcome(self, notification_id: str | UUID) -> Notification:
         """Return what became of a notification. LookupError if there is none, or none any more."""
-        found = await self._get_sink().find(str(notification_id))
+        found = await self._notifications.find(str(notification_id))
         if found is None:
             raise LookupError(
                 f"there is no notification {notification_id}; they are kept for seven days after their last change"
@@ -120,34 +102,3 @@ def _check_thread(thread: object) -> str | None:
     if thread is None or (isinstance(thread, str) and len(thread) <= MAX_ID_CHARACTERS and "\0" not in thread):
         return thread
     raise ValueError(f"people.notify: the thread is a text of at most {MAX_ID_CHARACTERS:,} characters")
-
-
-def dump_blocks(content: Any) -> str:
-    """Return the JSON text of a text or of blocks, for storage. ValueError if they cannot be sent."""
-    if isinstance(content, str):
-        content = [MarkdownBlock(content=content)]
-    elif not isinstance(content, Sequence):
-        content = [content]
-    try:
-        blocks = _BLOCKS.validate_python(list(content))
-    except ValidationError as error:
-        raise ValueError(f"people.notify takes a text or blocks, not {content!r:.200}: {error.error_count()} errors") from error
-    if not any(block.block_type != "MARKDOWN" or block.content.strip() for block in blocks):
-        raise ValueError("people.notify: there is nothing to send; give it a text")
-    text = dump_reply_blocks(blocks)
-    if (size := len(text.encode())) > MAX_CONTENT_BYTES:
-        raise ValueError(
-            f"people.notify: the content has {size:,} bytes (limit: {MAX_CONTENT_BYTES:,}); upload it and send the link"
-        )
-    return text
-
-
-def dump_reply_blocks(blocks: Sequence[AnyBlock]) -> str:
-    """Return the JSON text of the blocks of a reply, of any size, for storage."""
-    # The ids of blocks are made at random: with them no two runs of a turn would be the same.
-    return _BLOCKS.dump_json([block.model_copy(update={"id": UUID(int=0)}) for block in blocks]).decode()
-
-
-def load_blocks(content: object) -> list[AnyBlock]:
-    """Return the blocks of a stored content."""
-    return _BLOCKS.validate_python(content)

@@ -5,7 +5,7 @@ The step and its schedule are stored in one transaction.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -14,23 +14,22 @@ from ...contracts.authoring import Payload
 from ...domain.callers import is_caller
 from ...domain.initiative.schedules import GRACE, CronTimes
 from ...domain.messages import InboundRequest
-from ..turns.step_journal import StepJournal
-from .scheduler import LATER, REMINDER, Scheduler
+from ...memory import ActivePerson
+from ..steps.step_journal import StepJournal
+from .schedules import LATER, REMINDER, AgentSchedules
 
 _ANSWER_NOW = "answer it now, or write to a person: people.notify(jid, …)"
 
 
 class TurnSchedules:
-    """The schedules of a turn, as `Session` has them. `zone` is that of the person, for times that repeat."""
+    """The schedules of a turn, as `Session` has them. Times that repeat are of the zone of `person`."""
 
-    def __init__(
-        self, scheduler: Scheduler, journal: StepJournal, incoming: InboundRequest, zone: str, clock: Callable[[], datetime]
-    ) -> None:
-        self._scheduler = scheduler
+    def __init__(self, schedules: AgentSchedules, journal: StepJournal, incoming: InboundRequest, person: ActivePerson) -> None:
+        self._schedules = schedules
         self._journal = journal
         self._incoming = incoming
-        self._zone = zone
-        self._clock = clock
+        self._zone = person.preferences.zone or schedules.zone
+        self._clock = schedules.clock
 
     async def remind(self, when: datetime | timedelta | str, payload: Payload, missed: Missed) -> str:
         """Make a schedule, as `Session.remind`."""
@@ -51,11 +50,11 @@ class TurnSchedules:
         step = await self._journal.open_step("session.cancel_schedule", (str(schedule_id),), "retry")
         if step.is_finished:
             return bool(step.result)
-        return await self._scheduler.cancel(str(schedule_id), self._incoming.owner, self._journal.close_step_with(step))
+        return await self._schedules.cancel(str(schedule_id), self._incoming.owner, self._journal.close_step_with(step))
 
     async def find_all(self) -> list[Schedule]:
         """Return the schedules of the owner of the conversation, as `Session.schedules`."""
-        return await self._scheduler.find_all(self._incoming.owner)
+        return await self._schedules.find_all(self._incoming.owner)
 
     async def _create(
         self, kind: str, payload: Payload, args: Sequence[Any], due_at: datetime, times: CronTimes | None, missed: Missed
@@ -67,8 +66,8 @@ class TurnSchedules:
         if not step.is_finished:
             if missed == "skip" and due_at < self._clock() - GRACE:
                 raise ValueError(f'{name}: {due_at} is over, and would be skipped; give a time to come, or missed="once"')
-            new = self._scheduler.make(step.key, kind, self._incoming, payload, due_at, times, missed)
-            await self._scheduler.add(new, self._journal.close_step_with(step))
+            new = self._schedules.make(step.key, kind, self._incoming, payload, due_at, times, missed)
+            await self._schedules.add(new, self._journal.close_step_with(step))
         return step.key
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any
@@ -43,12 +43,14 @@ from ...domain.messages import (
 from ...domain.texts.translation import N_, translate, use_language
 from ...domain.topics import TOPIC_ITEM
 from ...storage import Commit
+from ..access.access_requests import AccessRequests
+from ..access.known_people import KnownPeople
 from ..channels import AgentNetwork, RequestState, encode_reply
+from ..initiative.notifier import Notifier
+from ..mailboxes.limits import MailboxCapacity
 from ..peers.open_requests import OpenRequests
 from ..peers.peers import PeerOptions
-from ..topics.requests import ItemReader, is_item
-from .access_requests import AccessRequests
-from .known_people import KnownPeople
+from ..peers.topic_requests import ItemReader
 from .received_reactions import ReceivedReactions
 from .request_intake import RequestIntake
 
@@ -79,6 +81,8 @@ class InboundGateway:
         network: AgentNetwork,
         peer_options: PeerOptions,
         people: KnownPeople,
+        capacity: MailboxCapacity,
+        notifier: Notifier,
     ) -> None:
         self._intake = intake
         self._jid = intake.jid
@@ -90,11 +94,11 @@ class InboundGateway:
         self._channels, self._notices = network.channels, network.notices
         self._trusted_agents = peer_options.trusted_agents
         self._people = people
+        self.capacity = capacity
+        self._notifier = notifier
         self._rate_limiter = RateLimiter(_MAX_REPLIES_PER_MINUTE)
         self._told_of_encryption: OrderedDict[str, None] = OrderedDict()
         self.dropped: Counter[str] = Counter()
-        self.receive_bounce: Callable[[Bounce], Commit[bool] | None] = lambda bounce: None
-        """The receiver of messages that came back, beside the requests of this agent. It returns None if nothing is stored."""
 
     def is_allowed(self, jid: str) -> bool:
         """Return True if the configuration or an operator allows `jid` to talk to the agent."""
@@ -117,7 +121,7 @@ class InboundGateway:
         if isinstance(message, RequestBatch):
             return _join([self.receive(request, is_archived=is_archived) for request in message.requests])
         if isinstance(message, Bounce):
-            stored = self.receive_bounce(message)
+            stored = self._notifier.receive_bounce(message)
             if not self._open_requests.route(message):
                 self.dropped["no request"] += 1
             return stored
@@ -153,8 +157,8 @@ class InboundGateway:
         """
         if isinstance(message, InboundRequest):
             message = self._items.read(message)
-            if is_item(message) or self.access.is_allowed(message.sender):
-                await self._intake.wait_for_capacity(message)
+            if message.is_topic_item or self.access.is_allowed(message.sender):
+                await self.capacity.wait(message)
                 return self.receive_request(message, is_archived=True)
         if isinstance(message, RequestBatch):
             return _join([await self.receive_archived(request) for request in message.requests])
@@ -174,7 +178,7 @@ class InboundGateway:
         if TOPIC_ITEM in incoming.metadata:
             incoming = self._items.read(incoming)
         # The configured broker is admitted with items of topics, and with nothing else.
-        if not incoming.address and not self.access.is_allowed(incoming.sender) and not is_item(incoming):
+        if not incoming.address and not self.access.is_allowed(incoming.sender) and not incoming.is_topic_item:
             self._refuse(incoming)
             return None
         self._people.record(incoming)

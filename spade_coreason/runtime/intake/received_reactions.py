@@ -10,7 +10,7 @@ from uuid import UUID
 from ...contracts import Agent, Interaction
 from ...exceptions import StoreError
 from ...storage import AgentRepository
-from .mailboxes import Mailboxes
+from ..mailboxes.mailboxes import Mailboxes
 
 log = logging.getLogger(__name__)
 

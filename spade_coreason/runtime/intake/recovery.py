@@ -13,15 +13,15 @@ from ...domain.messages import Failed, InboundRequest
 from ...domain.policy import RestartMode
 from ...domain.texts.translation import translate, use_language
 from ...storage import AgentRepository, Commit, PendingRequest
+from ..access.admission import Admission
 from ..commands.registry import Commands
 from ..crash_guard import CrashGuard
 from ..languages import PersonLanguages
-from ..turns.outbox import Outbox
-from ..turns.output import dump_reply
-from ..upkeep.metrics import Metrics
-from .corrections import find_replaced
-from .mailbox import QueuedRequest
-from .mailboxes import Mailboxes
+from ..mailboxes.mailbox import QueuedRequest
+from ..mailboxes.mailboxes import Mailboxes
+from ..mailboxes.withdrawal import Withdrawal, find_replaced
+from ..replies.outbox import Outbox
+from ..replies.output import dump_reply
 from .repeated_requests import identify
 
 log = logging.getLogger(__name__)
@@ -34,21 +34,24 @@ class InboxRecovery:
         self,
         repository: AgentRepository,
         mailboxes: Mailboxes,
+        withdrawal: Withdrawal,
+        admission: Admission,
         outbox: Outbox,
         commands: Commands,
         languages: PersonLanguages,
         crash_guard: CrashGuard,
-        metrics: Metrics,
         on_restart: RestartMode,
     ) -> None:
         self._jid = repository.agent
         self._inbox = repository.inbox
         self._mailboxes = mailboxes
+        self._withdrawal = withdrawal
+        self._erased_people = admission.erased_people
         self._outbox = outbox
         self._commands = commands
         self._languages = languages
         self._crash_guard = crash_guard
-        self._metrics = metrics
+        self._metrics = admission.metrics
         self._on_restart = on_restart
         self.without_channel: Counter[str] = Counter()
         """The number of stored requests and replies that wait for a channel which this agent does not have, by its name."""
@@ -56,8 +59,8 @@ class InboxRecovery:
     def recover(self, pending: Sequence[PendingRequest]) -> None:
         """Queue the pending requests, and those that arrived before the start behind them. Their replies wait in the outbox."""
         # Requests that arrived while the pending ones were loaded may be among them.
-        early = self._mailboxes.take_unopened()
-        early_rows = {queued.inbox_row for _, queued in early}
+        early = self._mailboxes.take_waiting()
+        early_rows = {queued.inbox_row for queued in early}
         self.without_channel.clear()
         requests: dict[int, InboundRequest] = {}
         for pending_request in pending:
@@ -83,18 +86,23 @@ class InboxRecovery:
             elif inbox_row in requests and inbox_row not in early_rows:
                 self._metrics.redeliveries["recovered"] += 1
                 self._recover_request(requests[inbox_row], pending_request)
-        for sender, queued in early:
+        for queued in early:
             if queued.inbox_row not in replaced_rows:
                 if queued.incoming.replaces:
-                    self._mailboxes.withdraw_replaced(queued, True)
-                self._mailboxes.put(queued, sender)
+                    self._withdrawal.withdraw_replaced(queued, True)
+                self._mailboxes.put(queued, queued.incoming.owner)
 
     def queue(self, pending: PendingRequest) -> bool:
-        """Queue one stored request, which an operator wants to run again. Return False if its channel is missing."""
+        """Queue a stored request that has its answer, or that an operator wants to run again. False if its channel is missing.
+
+        One of a person who is refused is left to their deletion. If that is stopped before it comes to it, the request runs at
+        the next start.
+        """
         if pending.channel not in self._outbox.channels:
             self.without_channel[pending.channel] += 1
         elif (incoming := self._read(pending)) is not None:
-            self._recover_request(incoming, pending, is_rerun=True)
+            if not any(map(incoming.is_of, self._erased_people)):
+                self._recover_request(incoming, pending, is_rerun=True)
             return True
         return False
 
@@ -125,7 +133,7 @@ class InboxRecovery:
             return
         own_key, digest = identify(self._jid, incoming)
         is_repeated = bool(pending.digest) and key != own_key
-        may_have_begun = self._crash_guard.may_have_begun(self._jid, pending.inbox_row) and not self._mailboxes.is_paused
+        may_have_begun = self._crash_guard.may_have_begun(self._jid, pending.inbox_row) and not self._mailboxes.gate.is_paused
         if may_have_begun and not (is_rerun or is_repeated or self._on_restart == "rerun"):
             with use_language(self._languages.of_request(incoming)):
                 text = translate("I was interrupted before I could answer this. Please ask again.")

@@ -30,11 +30,11 @@ from ...domain.texts.translation import translate
 from ...memory import find_token_counts
 from ...storage import AgentRepository, Commit, EarlierRequest
 from ..channels import OutboundMessage, ReplyEncoder, RequestState, encode_reply
-from ..turns.outbox import Outbox
-from ..upkeep.metrics import Metrics
-from .mailbox import QueuedRequest
-from .mailboxes import Mailboxes
-from .program_requests import InFlightRequest
+from ..mailboxes.mailbox import QueuedRequest
+from ..mailboxes.mailboxes import Mailboxes
+from ..observability.metrics import Metrics
+from ..replies.outbox import Outbox
+from ..replies.program_requests import InFlightRequest, InFlightRequests
 
 _RETRY_AFTER_S = 5.0
 """The time after which to ask again for a reply that is not ready."""
@@ -59,12 +59,14 @@ class RepeatedRequests:
         self,
         repository: AgentRepository,
         mailboxes: Mailboxes,
+        program_requests: InFlightRequests,
         outbox: Outbox,
         metrics: Metrics,
         clock: Callable[[], datetime],
     ) -> None:
         self._inbox = repository.inbox
         self._mailboxes = mailboxes
+        self._program_requests = program_requests
         self._outbox = outbox
         self._metrics = metrics
         self._clock = clock
@@ -75,7 +77,7 @@ class RepeatedRequests:
         Return its commit, or None if there is none. A request from another address is stored: if the turn begins anew after
         a crash, this address gets the answer too.
         """
-        if (earlier := self._mailboxes.program_requests.get(key)) is None:
+        if (earlier := self._program_requests.get(key)) is None:
             return None
         is_other_address = earlier.digest == digest and earlier.accepts_address(incoming.sender)
         if not self._attach(earlier, incoming, digest):
@@ -97,7 +99,7 @@ class RepeatedRequests:
 
     async def answer(self, queued: QueuedRequest) -> None:
         """Answer a request that was received before: with the reply of the turn that runs, or with the one that is stored."""
-        incoming, program_requests = queued.incoming, self._mailboxes.program_requests
+        incoming, program_requests = queued.incoming, self._program_requests
         while (earlier := program_requests.get(queued.key)) is not None and earlier.stored is not queued.stored:
             if self._attach(earlier, incoming, queued.digest):
                 earlier.repeated_rows.append(queued.inbox_row)
@@ -123,7 +125,7 @@ class RepeatedRequests:
             self._outbox.send_problem(incoming, refuse_unanswered())
             return True
         while True:
-            while (running := self._mailboxes.program_requests.get(key)) is not None:
+            while (running := self._program_requests.get(key)) is not None:
                 if self._attach(running, incoming, running.digest):
                     return True
                 await running.wait_until_ended()
@@ -134,7 +136,7 @@ class RepeatedRequests:
                 return False
             if not stored.is_unanswered:
                 break
-            if self._mailboxes.program_requests.get(key) is None:
+            if self._program_requests.get(key) is None:
                 self._outbox.send_problem(incoming, refuse_unanswered())
                 return True
         channel = self._outbox.channel_of(incoming)
@@ -143,7 +145,7 @@ class RepeatedRequests:
 
     async def find_state(self, key: UUID, channel: str) -> RequestState | None:
         """Return the state of the request with a key, which came by the channel of a name. None if there is none."""
-        if self._mailboxes.program_requests.get(key) is not None:
+        if self._program_requests.get(key) is not None:
             return "running"
         if not self._inbox.may_have(key.bytes):
             return None
@@ -159,7 +161,7 @@ class RepeatedRequests:
     async def _load(self, key: UUID, channel: str) -> EarlierRequest | None:
         """Load a stored request, once more if its turn may have ended while it was read."""
         stored = await self._inbox.load_earlier(key.bytes, channel)
-        if stored is not None and stored.is_unanswered and self._mailboxes.program_requests.get(key) is None:
+        if stored is not None and stored.is_unanswered and self._program_requests.get(key) is None:
             stored = await self._inbox.load_earlier(key.bytes, channel)
         return stored
 

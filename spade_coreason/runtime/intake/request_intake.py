@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import datetime
 from functools import partial
-from typing import Any
 from uuid import UUID, uuid4
 
 from ...concurrency import RateLimiter
@@ -16,14 +15,15 @@ from ...domain.identifiers import NO_DIGEST, derive_inbox_key, derive_request_ke
 from ...domain.messages import InboundRequest, Refused, TextEmitted
 from ...domain.texts.translation import LANGUAGE, N_, translate, use_language
 from ...storage import AgentRepository, Commit, Rows
+from ..access.admission import Admission, FloodLimit, Refusal
 from ..channels import RequestState
-from ..commands.executor import CommandExecutor
+from ..commands.registry import Commands
 from ..languages import PersonLanguages
-from ..turns.outbox import Outbox
-from .admission import Admission, FloodLimit, Refusal
-from .corrections import inherit
-from .mailbox import QueuedRequest
-from .mailboxes import LARGE_CHARACTERS, Mailboxes
+from ..mailboxes.mailbox import QueuedRequest
+from ..mailboxes.mailboxes import Mailboxes
+from ..mailboxes.withdrawal import Withdrawal, inherit
+from ..questions.desk import QuestionDesk
+from ..replies.outbox import Outbox
 from .repeated_requests import RepeatedRequests, identify
 
 log = logging.getLogger(__name__)
@@ -41,9 +41,11 @@ class RequestIntake:
         self,
         repository: AgentRepository,
         mailboxes: Mailboxes,
+        withdrawal: Withdrawal,
         admission: Admission,
-        executor: CommandExecutor,
+        commands: Commands,
         repeated: RepeatedRequests,
+        desk: QuestionDesk,
         outbox: Outbox,
         languages: PersonLanguages,
         clock: Callable[[], datetime],
@@ -51,10 +53,12 @@ class RequestIntake:
         self.jid = repository.agent
         self._inbox = repository.inbox
         self._mailboxes = mailboxes
+        self._gate = mailboxes.gate
+        self._withdrawal = withdrawal
         self._admission = admission
         self._metrics = admission.metrics
-        self._executor = executor
-        self._commands = executor.commands
+        self._commands = commands
+        self._desk = desk
         self._repeated = repeated
         self._outbox = outbox
         self.languages = languages
@@ -62,8 +66,6 @@ class RequestIntake:
         self._clock = clock
         self.flood_limit = FloodLimit()
         """The senders whose further requests are to be dropped before they come here."""
-        self.end_parked: Callable[[str, Sequence[str], str | None], Commit[Any] | None] = lambda *_: None
-        """The function that ends a request of a sender which waits for an answer, by its message ids and its author."""
         self._duplicate_limiter = RateLimiter(_MAX_DUPLICATES_PER_MINUTE)
         self._pause_limiter = RateLimiter()
 
@@ -103,7 +105,7 @@ class RequestIntake:
                 self._tell_of_refusal(incoming, refusal)
                 return None
             if incoming.replaces and not may_be_duplicate:
-                withdrawn = self._mailboxes.withdraw(sender, incoming.replaces, incoming.author)
+                withdrawn = self._withdrawal.withdraw(sender, incoming.replaces, incoming.author)
                 if withdrawn is not None:
                     incoming, for_agent = inherit(incoming, withdrawn), inherit(for_agent, withdrawn)
             request = incoming.to_json if incoming.is_text_only else incoming.to_json()
@@ -136,20 +138,16 @@ class RequestIntake:
                 is_archived,
             )
             if command is not None:
-                self._executor.cancel_if_requested(queued, sender)
-            if self._mailboxes.is_paused:
+                self._withdrawal.cancel_if_requested(queued, sender)
+            if self._gate.is_paused:
                 stored.on_stored(partial(self._notify_of_pause, queued))
             if incoming.replaces and may_be_duplicate:
-                stored.on_stored(partial(self._mailboxes.withdraw_replaced, queued))
+                stored.on_stored(partial(self._withdrawal.withdraw_replaced, queued))
             self._mailboxes.put(queued, sender)
             return stored
         finally:
             if token is not None:
                 LANGUAGE.reset(token)  # the caller may be the turn of another agent, which asks this one
-
-    def has_due(self, owner: str, schedule: str) -> bool:
-        """Return True if a request of a schedule of its owner (a bare JID) waits for its turn."""
-        return self._mailboxes.has_due(owner, schedule)
 
     def receive_due(self, incoming: InboundRequest, rows: Rows, missed_at: datetime | None = None) -> Commit[bool] | Refused:
         """Receive the request of a due time, and store `rows` of its schedule in the same transaction.
@@ -177,19 +175,14 @@ class RequestIntake:
         self._mailboxes.put(queued, incoming.owner)
         return stored
 
-    async def wait_for_capacity(self, incoming: InboundRequest) -> None:
-        """Wait until the queues have room for a request, so that `receive` does not refuse it for their length."""
-        is_large = len(incoming.content) > LARGE_CHARACTERS
-        await self._mailboxes.wait_for_capacity(incoming.owner, incoming.thread, is_large=is_large)
-
     def cancel_request(self, sender: str, message_id: str, author: str | None = "") -> Commit[bool] | None:
         """Cancel an unanswered request of `sender` (a bare JID), also one that waits for a person's answer.
 
         Return its commit, or None if there was no such request. `author` is that of a `Retraction`.
         """
         message_ids = (message_id,) if message_id else ()
-        if self._mailboxes.withdraw(sender, message_ids, author) is None:
-            return self.end_parked(sender, message_ids, author)
+        if self._withdrawal.withdraw(sender, message_ids, author) is None:
+            return self._desk.end_of_messages(sender, message_ids, author)
         return self._inbox.flush()
 
     async def find_state(self, owner: str, request_id: UUID, channel: str) -> RequestState | None:
@@ -234,7 +227,7 @@ class RequestIntake:
     def _notify_of_pause(self, queued: QueuedRequest, is_new: bool) -> None:
         """Tell a person that their message is stored until the pause ends. Programs get no notice: they wait for a reply."""
         incoming = queued.incoming
-        if not is_new or not self._mailboxes.is_paused or not incoming.kind.is_human:
+        if not is_new or not self._gate.is_paused or not incoming.kind.is_human:
             return
         if queued.is_for_agent and self._pause_limiter.allow(incoming.owner):
             with use_language(self.languages.of_request(incoming)):

@@ -20,7 +20,7 @@ from .peer_answers import PeerAnswer
 
 if TYPE_CHECKING:
     from ...domain.access import AccessPolicy
-    from ..intake.access_requests import AccessRequests
+    from ..access.access_requests import AccessRequests
 
 log = logging.getLogger(__name__)
 

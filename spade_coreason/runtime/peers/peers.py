@@ -8,7 +8,6 @@ import time
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, aclosing, contextmanager, nullcontext
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -42,21 +41,18 @@ from ...exceptions import (
     PeerUnavailableError,
 )
 from ..channels import OutboundMessage, RequestSender
-from ..topics.requests import make_publish_request, read_item_id
-from ..turns.current_journal import CURRENT_JOURNAL
-from ..turns.steps import DurableStep
+from ..steps.current import CURRENT_JOURNAL, CURRENT_REQUEST
+from ..steps.steps import DurableStep
 from .capability_requests import CapabilityRequests
 from .directory import AgentFinder, PlatformDirectory
 from .open_requests import FINAL_EVENTS, OpenRequests, normalise_jid
 from .peer_answers import PeerAnswer, PeerEvent, collect_answer
+from .topic_requests import make_publish_request, read_item_id
 
 if TYPE_CHECKING:
-    from ..intake.known_people import KnownPeople
+    from ..access.known_people import KnownPeople
 
 log = logging.getLogger(__name__)
-
-CURRENT_REQUEST: ContextVar[AgentRequest | None] = ContextVar("current_request", default=None)
-"""The request whose turn runs in this task."""
 
 _MAX_ROOTS = 10_000
 _MAX_STEP_JID = 150  # the name of a step has 200 characters at most
@@ -437,7 +433,7 @@ class Peers:
         metadata = {} if current is None else current.metadata
         chain = (*metadata.get(CHAIN, ()), self._own_jid)
         if peer in chain:
-            problem = f"was not asked: agents would ask in a circle: {describe_chain((*chain, peer))}"
+            problem = f"was not asked: agents would ask in a circle: {' → '.join((*chain, peer))}"
             raise PeerRefusedError(bare_jid(jid), problem)
         if not self._fan_out.allow(request.root_request_id):
             problem = f"was not asked: one request led to {self._fan_out.max_requests} others already (peers.requests_per_root)"
@@ -494,11 +490,6 @@ def _end_step(step: DurableStep | None, jid: str, events: Sequence[PeerEvent]) -
     reply = to_json((jid, [(event.type, event.data) for event in events])).decode()
     if len(reply) <= _MAX_REPLY_CHARACTERS:
         journal.close_step_soon(step, reply)
-
-
-def describe_chain(chain: Iterable[str]) -> str:
-    """Return the agents that a request passed through as text: `a@x → b@x → a@x`."""
-    return " → ".join(chain)
 
 
 def to_request(request: AgentRequest | Mapping[str, Any] | str, request_id: UUID | None = None) -> AgentRequest:

@@ -5,34 +5,30 @@ What is decided is one conditional update in the storage: the first answer count
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...contracts import QuestionState
 from ...domain.access import AccessPolicy
-from ...domain.identifiers import NoticeKind, derive_asking_ids, derive_notice_id
-from ...domain.messages import MAY_CHANGE, EarlierRuns, InboundRequest
+from ...domain.identifiers import derive_asking_ids
+from ...domain.messages import EarlierRuns
 from ...domain.questions import (
+    APPROVAL,
     ApprovalPolicy,
     FoundAnswer,
     decide_plain_answer,
-    describe_approval,
-    describe_question,
     find_answer,
     fold,
     make_approval_code,
 )
-from ...domain.texts.approval_mark import MARK, quote_forgeries
-from ...domain.texts.durations import format_duration
 from ...domain.texts.json_text import dump_json
-from ...domain.texts.translation import N_, translate, use_language
 from ...storage import (
+    QUESTION,
     WAITING,
     AgentRepository,
     Commit,
@@ -41,19 +37,20 @@ from ...storage import (
     ParkedRequest,
     PendingRequest,
     Settled,
+    StoredAgent,
     StoredQuestion,
     Task,
     addition_of,
     from_micros,
     to_micros,
 )
-from ..intake.mailbox import Mailbox, QueuedRequest
 from ..languages import PersonLanguages
-from ..tasks import Next, TaskRunner
-from ..turns.output import TurnOutput
-from ..turns.step_journal import StepJournal
-from ..turns.turn import Turn
-from .turn_questions import APPROVAL, AskedQuestion, TurnQuestions
+from ..mailboxes.mailbox import Mailbox, QueuedRequest
+from ..steps.step_journal import StepJournal
+from ..steps.steps import DurableStep
+from ..tasks import AgentTasks, Next
+from .notices import QuestionNotices
+from .rights import AnswerRights
 
 log = logging.getLogger(__name__)
 
@@ -63,14 +60,31 @@ _SKEW = 60_000_000
 """The most microseconds by which the clock of a server differs, or by which it is late to see that a stream is cut."""
 _LATELY = timedelta(days=7)
 """The time for which those who have asked a person keep places there from others."""
-_NEWS: Mapping[NoticeKind, str] = {
-    "end": N_("The question {code} was taken back. You need not answer it."),
-    "stuck": N_("No one who was asked may decide the approval {id} any more. An operator can ask others with /reassign {id}"),
-}
+
+
+class AskedQuestion(NamedTuple):
+    """A question that a turn asks now, or an approval that it asks for."""
+
+    step: DurableStep
+    kind: str
+    people: tuple[str, ...]
+    text: str
+    choices: tuple[str, ...]
+    schema: Mapping[str, Any] | None
+    code: str
+    timeout: timedelta
+    is_shown_here: bool
+    """True if the reply of the turn has it. Otherwise the people get it as a notification."""
+    requester: str
+    """The bare JID of the person behind the request; "" if it is the agent itself, or not known."""
+    approvers: str | None = None
+    """The group that may decide an approval; None for the one that is configured."""
+    held: frozenset[str] = frozenset()
+    """The people among them who are asked later."""
 
 
 class QuestionDesk:
-    """The questions of one agent (`QuestionSink`). A task of theirs is the due time of a question (`TaskHandler`).
+    """The questions of one agent. A task of theirs is the due time of a question (`TaskHandler`).
 
     `resume` queues a request that is in the inbox again; it returns False if its channel is missing.
     """
@@ -86,7 +100,7 @@ class QuestionDesk:
         policy: ApprovalPolicy,
         languages: PersonLanguages,
         resume: Callable[[PendingRequest], bool],
-        runner: TaskRunner,
+        tasks: AgentTasks,
     ) -> None:
         self.agent = repository.agent
         self._repository = repository.questions
@@ -95,10 +109,12 @@ class QuestionDesk:
         self._inbox = repository.inbox
         self._access = access
         self._policy = policy
-        self._languages = languages
+        self.rights = AnswerRights(access, policy)
+        """The people who may answer."""
+        self._notices = QuestionNotices(repository, languages, policy, tasks.now)
         self._resume = resume
-        self._runner = runner
-        self._clock = runner.now
+        self._tasks = tasks
+        self._clock = tasks.now
         self._asking: Counter[tuple[str, str]] = Counter()
         """The questions of people that are about to be stored, by person and requester."""
         self._looks_again = False
@@ -107,31 +123,15 @@ class QuestionDesk:
         """The number of parked requests and of changes of rights since the start."""
         self.has_open = False
         """False if no question is open. Then no message is looked at as an answer."""
+        tasks.add_handler(QUESTION, self, self.look_again)
 
-    def open(
-        self, incoming: InboundRequest, journal: StepJournal, output: TurnOutput, task: asyncio.Task[Any] | None
-    ) -> TurnQuestions:
-        """Return the questions of a turn. `task` is that of `assist`, None in a command."""
-        return TurnQuestions(self, incoming, journal, output, task)
+    def open(self, stored: StoredAgent) -> None:
+        """Take what an earlier run has left."""
+        self.has_open = stored.has_questions
+        if stored.has_rights:
+            self.review()
 
     # Asking
-
-    @property
-    def approvals(self) -> ApprovalPolicy:
-        """The rules of approvals."""
-        return self._policy
-
-    def find_approvers(self, group: str | None, requester: str) -> tuple[str, ...]:
-        """Return the people (bare JIDs) who may approve a request of a person. ValueError, with the remedy, without any."""
-        if self._policy.refusal:
-            raise ValueError(self._policy.refusal)
-        group = group or self._policy.approvers
-        people = self._policy.find_approvers(group)
-        others = tuple(person for person in people if person != requester and self._access.is_allowed(person))
-        if not others:
-            where = f"access.groups.{group}" if group else "access.operators"
-            raise ValueError(f"no one but {requester or 'the agent'} may approve this; add an account with access to {where}")
-        return others
 
     async def check(self, asked: Sequence[AskedQuestion]) -> AskedQuestion:
         """Return the last one with the people who are asked later. Raise ValueError if a person has no access."""
@@ -157,23 +157,23 @@ class QuestionDesk:
         """Count questions no more that are stored, or will not be."""
         self._asking -= _count(asked)  # leaves no zeros
 
-    def park(self, turn: Turn, started_at: datetime, reply: str | None) -> Commit[bool]:
+    def park(self, queued: QueuedRequest, journal: StepJournal, runs: EarlierRuns, reply: str | None) -> Commit[bool]:
         """Store the questions of a turn, and move its request out of the inbox, in one transaction.
 
-        The result is False if the request was erased before.
+        `runs` is what its next run is told, and `reply` what it has said. The result is False if the request was erased before.
         """
-        queued, journal, now = turn.queued, turn.steps, self._clock()
         asked: Sequence[AskedQuestion] = journal.asked
-        waiting = [self._make(turn, each, now) for each in asked]
+        now = self._clock()
+        waiting = [self._make(queued, each, now) for each in asked]
         notices = [
-            self._make_notice(new.question, person, "question")
+            self._notices.make(new.question, person, "question")
             for new in waiting
             for person in new.people
             if not new.question.reference and person not in new.held
         ]
         notices += [self._make_due_time(new.question, now) for new in waiting]
         begun = [*self._inbox.take_unsaved_steps(queued.inbox_row), *journal.unfinished]
-        commit = self._repository.parked.add(self._make_parked(turn, started_at, now), waiting, notices, begun, reply)
+        commit = self._repository.parked.add(_make_parked(self.agent, queued, runs, now), waiting, notices, begun, reply)
         commit.on_stored(lambda is_parked: self._on_parked(asked, is_parked=is_parked))
         commit.on_failed(lambda _: self.release(asked))
         return commit
@@ -186,37 +186,8 @@ class QuestionDesk:
             self._changes += 1
             self._wake()  # for the notifications; it sleeps until the first reminder then
 
-    def _make_parked(self, turn: Turn, started_at: datetime, now: datetime) -> ParkedRequest:
-        queued, incoming = turn.queued, turn.queued.incoming
-        earlier, journal = incoming.earlier_runs, turn.steps
-        runs = EarlierRuns(
-            1 if earlier is None else earlier.runs + 1,
-            started_at.isoformat() if earlier is None else earlier.started_at,
-            turn.conversation.record.turns if earlier is None else earlier.turns,
-            turn.output.part_count,
-            journal.uses,
-            tuple((each.step.name, each.step.number) for each in journal.asked),
-            turn.changes.seen,
-            {name: value for name, value in turn.request.metadata.items() if name in MAY_CHANGE},
-            turn.counted_tokens,
-        )
-        root = incoming.stored_root or ""
-        return ParkedRequest(
-            queued.inbox_row,
-            self.agent,
-            queued.key.bytes,
-            incoming.owner,
-            "" if root == incoming.owner else root,
-            incoming.thread,
-            replace(incoming, earlier_runs=runs).to_json(),
-            queued.digest,
-            incoming.channel_name,
-            dump_json(list(incoming.message_ids)),
-            to_micros(now),
-        )
-
-    def _make(self, turn: Turn, asked: AskedQuestion, now: datetime) -> NewQuestion:
-        incoming, step = turn.queued.incoming, asked.step
+    def _make(self, queued: QueuedRequest, asked: AskedQuestion, now: datetime) -> NewQuestion:
+        incoming, step = queued.incoming, asked.step
         form: dict[str, Any] = {"choices": list(asked.choices)} if asked.choices else {}
         if asked.schema is not None:
             form["schema"] = asked.schema
@@ -225,7 +196,7 @@ class QuestionDesk:
             self._repository.row_ids.next(),
             self.agent,
             step.key,
-            turn.queued.inbox_row,
+            queued.inbox_row,
             asked.kind,
             step.name,
             step.number,
@@ -234,7 +205,7 @@ class QuestionDesk:
             asked.text,
             dump_json(form),
             asked.code,
-            str(turn.queued.key) if asked.is_shown_here else "",
+            str(queued.key) if asked.is_shown_here else "",
             QuestionState.OPEN.value,
             None,
             "",
@@ -248,36 +219,6 @@ class QuestionDesk:
     def _make_due_time(self, question: StoredQuestion, now: datetime) -> Task:
         half = now + (from_micros(question.expires_at) - now) / 2
         return self._due_times.make(question.question_id, "", None, "", "{}", now, due_at=half)
-
-    # The texts
-
-    def _make_notice(self, question: StoredQuestion, person: str, kind: NoticeKind) -> Task:
-        """Return the notification by which a person hears of a question."""
-        with use_language(self._languages.of_person(person)):
-            text, choices = self._describe(question, kind)
-            if kind == "reminder":
-                mark = f"{MARK} " if question.kind == APPROVAL else ""
-                text = f"{mark}{translate('A reminder: this still waits for you.')}\n\n{text}"
-        content = dump_json({"question": text, "choices": choices, "request": question.request})
-        root = question.requester if question.requester != person else ""
-        notice_id = str(derive_notice_id(question.notice_name, person, kind))
-        return self._notifications.make_notification(notice_id, person, question.thread, root, content, self._clock())
-
-    def _describe(self, question: StoredQuestion, kind: NoticeKind) -> tuple[str, list[list[str]]]:
-        """Return the text of a question, or the news of it, and its choices: pairs of value and label."""
-        if kind in _NEWS:
-            return translate(_NEWS[kind], code=question.code, id=question.question_id[:8]), []
-        if question.kind != APPROVAL:
-            return describe_question(question.text, question.code, question.choices), [
-                [f"answer {question.code} {each}", quote_forgeries(each)] for each in question.choices
-            ]
-        time_left = format_duration((from_micros(question.expires_at) - self._clock()).total_seconds())
-        page = self._policy.page
-        buttons = [
-            [f"/approve {question.code}", translate("Approve")],
-            [f"/deny {question.code}", translate("Deny")],
-        ]
-        return describe_approval(question.text, question.requester, question.code, time_left, page), [] if page else buttons
 
     # Answers
 
@@ -294,7 +235,7 @@ class QuestionDesk:
             await self._find_open()
             return None
         replied = str(incoming.metadata.get("reply_to") or "nothing")
-        replied_to = [self._is_reply_to(question, incoming.owner, replied) for question in asked]
+        replied_to = [_is_reply_to(question, incoming.owner, replied) for question in asked]
         text = str(incoming.payload.get("query", ""))
         found = find_answer(text, incoming.thread, replied_to, asked)
         if found is None:
@@ -316,9 +257,6 @@ class QuestionDesk:
             mailbox.answered = given
         return None if verb is None else (question, found._replace(verb=verb))
 
-    def _is_reply_to(self, question: StoredQuestion, person: str, message_id: str) -> bool:
-        return message_id[:36] in (question.reference, *derive_asking_ids(question.question_id, person))
-
     def settle(
         self, question: StoredQuestion, state: QuestionState, answer: dict[str, Any], decided_by: str
     ) -> Commit[Settled | None]:
@@ -329,23 +267,14 @@ class QuestionDesk:
         now = self._clock()
         dumped = dump_json({**answer, "at": now.isoformat()})
         is_person = decided_by and " " not in decided_by
-        people = None if not is_person else [decided_by] if self.may_answer(question, decided_by) else []
+        people = None if not is_person else [decided_by] if self.rights.may_answer(question, decided_by) else []
         commit = self._repository.settle(question.id, state, dumped, decided_by, now, people)
         commit.on_stored(self._on_settled)
         return commit
 
-    def may_answer(self, question: StoredQuestion, person: str) -> bool:
-        """Return True if a person (a bare JID) who was asked still has the right to answer."""
-        if question.kind != APPROVAL:
-            return self._access.is_allowed(person)
-        try:
-            return person in self.find_approvers(question.approvers, question.requester)
-        except ValueError:
-            return False
-
     async def reassign(self, question: StoredQuestion) -> None:
         """Ask the people who may approve a call now, with a new code. Its time goes on. ValueError, with the remedy."""
-        people = self.find_approvers(question.approvers, question.requester)
+        people = self.rights.find_approvers(question.approvers, question.requester)
         if not await self._repository.reassign(question, make_approval_code(), people, self._clock()):
             raise ValueError("it is decided already, or its time is over; nothing was changed")
         self.review()
@@ -390,7 +319,7 @@ class QuestionDesk:
 
     def _tell_of_end(self, ended: Sequence[EndedQuestion], owner: str) -> None:
         notices = [
-            self._make_notice(question, person, "end") for question, people in ended for person in people if person != owner
+            self._notices.make(question, person, "end") for question, people in ended for person in people if person != owner
         ]
         if ended:
             self._notify(notices).on_stored(self._wake)
@@ -405,8 +334,8 @@ class QuestionDesk:
         if question.expires_at <= to_micros(now):
             return self.settle(question, QuestionState.EXPIRED, {"expired": True}, "")
         people = (await self._repository.load_people([question.id]))[question.id]
-        able = tuple(person for person in people if self.may_answer(question, person))
-        notices = [self._make_notice(question, person, "reminder") for person in able]
+        able = tuple(person for person in people if self.rights.may_answer(question, person))
+        notices = [self._notices.make(question, person, "reminder") for person in able]
         if not await self._repository.notify(question, able, notices):
             return task  # it has changed
         return task.moved(now, wake_at=from_micros(question.expires_at))
@@ -420,10 +349,10 @@ class QuestionDesk:
         if not (self._looks_again and self._access.is_known):
             return
         changes, asked = self._changes, await self._repository.load_open_by_person()
-        able = {question for question, person, _ in asked if self.may_answer(question, person)}
+        able = {question for question, person, _ in asked if self.rights.may_answer(question, person)}
         stuck = {question for question, *_ in asked if question.kind == APPROVAL} - able
         news = [
-            self._make_notice(question, person, "stuck")
+            self._notices.make(question, person, "stuck")
             for question in stuck
             for person in {question.requester, *self._access.operators} - {""}
         ]
@@ -433,9 +362,9 @@ class QuestionDesk:
         counts = await self._repository.count_open(people, self._clock() - _LATELY, waits=False)
         for question, person in waiting:
             requester = question.requester
-            if self.may_answer(question, person) and self._policy.has_place(person, requester, counts):
+            if self.rights.may_answer(question, person) and self._policy.has_place(person, requester, counts):
                 counts[person, requester] += 1
-                await self._repository.notify(question, (person,), [self._make_notice(question, person, "question")])
+                await self._repository.notify(question, (person,), [self._notices.make(question, person, "question")])
         self._looks_again = bool(waiting) or changes != self._changes
 
     async def _find_open(self) -> None:
@@ -447,8 +376,30 @@ class QuestionDesk:
         return self._notifications.store([addition_of(notice) for notice in notices])
 
     def _wake(self, *_: object) -> None:
-        self._runner.wake_at(self._clock())
+        self._tasks.wake()
 
 
 def _count(asked: Sequence[AskedQuestion]) -> Counter[tuple[str, str]]:
     return Counter((person, each.requester) for each in asked for person in each.people)
+
+
+def _is_reply_to(question: StoredQuestion, person: str, message_id: str) -> bool:
+    return message_id[:36] in (question.reference, *derive_asking_ids(question.question_id, person))
+
+
+def _make_parked(agent: str, queued: QueuedRequest, runs: EarlierRuns, now: datetime) -> ParkedRequest:
+    incoming = queued.incoming
+    root = incoming.stored_root or ""
+    return ParkedRequest(
+        queued.inbox_row,
+        agent,
+        queued.key.bytes,
+        incoming.owner,
+        "" if root == incoming.owner else root,
+        incoming.thread,
+        replace(incoming, earlier_runs=runs).to_json(),
+        queued.digest,
+        incoming.channel_name,
+        dump_json(list(incoming.message_ids)),
+        to_micros(now),
+    )

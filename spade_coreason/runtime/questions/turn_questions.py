@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from ...contracts import PersonAnswer, RiskLevel
@@ -14,10 +14,11 @@ from ...domain.callers import is_caller
 from ...domain.jid import parse_jid
 from ...domain.messages import InboundRequest
 from ...domain.questions import (
+    APPROVAL,
     MAX_CHOICES,
     MAX_QUESTION_CHARACTERS,
     MAX_TIMEOUT,
-    ApprovalPolicy,
+    QUESTION,
     derive_code,
     describe_call,
     describe_question,
@@ -27,38 +28,16 @@ from ...domain.texts.approval_mark import quote_forgeries
 from ...domain.texts.json_text import dump_json
 from ...domain.texts.translation import N_, translate
 from ...exceptions import ApprovalDeniedError, ApprovalExpiredError, ApprovalRefusedError, QuestionExpiredError
-from ..turns.output import TurnOutput
-from ..turns.step_journal import StepJournal
-from ..turns.steps import DurableStep, TurnParkedError, find_positional_names
+from ..replies.output import TurnOutput
+from ..steps.step_journal import StepJournal
+from ..steps.steps import DurableStep, TurnParkedError, find_positional_names
+from .desk import AskedQuestion, QuestionDesk
 
-QUESTION, APPROVAL = "question", "approval"
-"""The kinds of questions."""
 _SAMPLES: tuple[Any, ...] = (None, "", {})
 """Values whose check shows if a JSON Schema is one."""
 _MIN_TIMEOUT = timedelta(minutes=1)
 _REFUSED = "refused"
 """The key of the result of a step whose question could not be asked: the reason."""
-
-
-class AskedQuestion(NamedTuple):
-    """A question that a turn asks now, or an approval that it asks for."""
-
-    step: DurableStep
-    kind: str
-    people: tuple[str, ...]
-    text: str
-    choices: tuple[str, ...]
-    schema: Mapping[str, Any] | None
-    code: str
-    timeout: timedelta
-    is_shown_here: bool
-    """True if the reply of the turn has it. Otherwise the people get it as a notification."""
-    requester: str
-    """The bare JID of the person behind the request; "" if it is the agent itself, or not known."""
-    approvers: str | None = None
-    """The group that may decide an approval; None for the one that is configured."""
-    held: frozenset[str] = frozenset()
-    """The people among them who are asked later."""
 
 
 class ApprovalCall(NamedTuple):
@@ -81,32 +60,6 @@ class ApprovalDecision(NamedTuple):
     """Why no one was asked; "" if people were."""
 
 
-class QuestionSink(Protocol):
-    """The questions of the agent, as turns use them."""
-
-    @property
-    def agent(self) -> str:
-        """The bare JID of the agent."""
-        ...
-
-    async def check(self, asked: Sequence[AskedQuestion]) -> AskedQuestion:
-        """Return the last one with the people who are asked later. Raise ValueError if a person has no access."""
-        ...
-
-    def count(self, asked: Sequence[AskedQuestion]) -> None:
-        """Count questions that are about to be stored among the open ones of the people, right after `check`."""
-        ...
-
-    def find_approvers(self, group: str | None, requester: str) -> tuple[str, ...]:
-        """Return the people (bare JIDs) who may approve a request of a person. ValueError, with the remedy, without any."""
-        ...
-
-    @property
-    def approvals(self) -> ApprovalPolicy:
-        """The rules of approvals."""
-        ...
-
-
 class TurnQuestions:
     """The questions of a turn, as `Response.ask_person` and `Session.run_approved` have them.
 
@@ -115,13 +68,13 @@ class TurnQuestions:
 
     def __init__(
         self,
-        sink: QuestionSink,
+        desk: QuestionDesk,
         incoming: InboundRequest,
         journal: StepJournal,
         output: TurnOutput,
         task: asyncio.Task[Any] | None,
     ) -> None:
-        self._sink = sink
+        self._desk = desk
         self._task = task
         self._incoming = incoming
         self._journal = journal
@@ -130,7 +83,7 @@ class TurnQuestions:
     @property
     def from_risk(self) -> RiskLevel | None:
         """The risk from which a tool call needs an approval, where the agent says nothing else. None: from none on."""
-        return self._sink.approvals.from_risk
+        return self._desk.rights.approvals.from_risk
 
     async def ask_person(
         self,
@@ -159,7 +112,7 @@ class TurnQuestions:
             )
             if not step.is_finished:
                 await _check_schema(schema)
-                asked = await self._sink.check([asked])
+                asked = await self._desk.check([asked])
         except ValueError as error:
             await self._refuse(step, error)
             raise
@@ -203,12 +156,12 @@ class TurnQuestions:
                 continue
             try:
                 approval = self._make_approval(step, call, approvers, timeout)
-                asked.append(await self._sink.check([*asked, approval]))
+                asked.append(await self._desk.check([*asked, approval]))
             except ValueError as error:
                 refusals[step.key] = str(error)
                 await self._refuse(step, error)
         if len(refusals) < len(steps):
-            group = approvers or self._sink.approvals.approvers or translate("an operator")
+            group = approvers or self._desk.rights.approvals.approvers or translate("an operator")
             text = N_("This needs the approval of {group}. I go on when it is decided.")
             if asked and all(each.held == {*each.people} for each in asked):
                 text = N_("This needs the approval of {group}. I will ask for it later.")
@@ -240,9 +193,9 @@ class TurnQuestions:
         self, step: DurableStep, call: ApprovalCall, approvers: str | None, timeout: timedelta | None
     ) -> AskedQuestion:
         requester = self._find_requester()
-        people = self._sink.find_approvers(approvers, requester)
+        people = self._desk.rights.find_approvers(approvers, requester)
         text, code = describe_call(call.name, call.arguments, call.names), make_approval_code()
-        timeout = timeout or self._sink.approvals.timeout
+        timeout = timeout or self._desk.rights.approvals.timeout
         return AskedQuestion(step, APPROVAL, people, text, (), None, code, timeout, False, requester, approvers)
 
     @property
@@ -250,7 +203,7 @@ class TurnQuestions:
         incoming = self._incoming
         if incoming.stored_root is not None:
             return incoming.stored_root
-        return "" if incoming.owner == self._sink.agent else incoming.owner
+        return "" if incoming.owner == self._desk.agent else incoming.owner
 
     def _find_requester(self) -> str:
         """Return the person behind the request (a bare JID), "" if it is the agent itself. ValueError if it is not known."""
@@ -303,7 +256,7 @@ class TurnQuestions:
     def _park(self, asked: list[AskedQuestion]) -> None:
         self._output.hold_for_answer()
         self._journal.asked = asked
-        self._sink.count(asked)
+        self._desk.count(asked)
         self._journal.is_closed = True
         raise TurnParkedError
 

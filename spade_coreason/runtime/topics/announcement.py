@@ -10,7 +10,7 @@ from typing import Any
 from ...exceptions import PeerError, StoreError
 from ...storage import AgentRepository, StoredAgent
 from ..peers.peers import Peers
-from .requests import make_subscribe_request, read_refused_patterns
+from ..peers.topic_requests import make_subscribe_request, read_refused_patterns
 
 log = logging.getLogger(__name__)
 

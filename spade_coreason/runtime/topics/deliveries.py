@@ -44,8 +44,8 @@ from ...storage import (
     is_dead_letter,
     make_dead_letter,
 )
-from ..intake.admission import MAX_HOPS
-from ..tasks import Next, TaskRunner
+from ..access.admission import MAX_HOPS
+from ..tasks import AgentTasks, Next
 
 log = logging.getLogger(__name__)
 
@@ -97,14 +97,14 @@ class TopicDeliveries:
         self,
         agent: str,
         repository: TopicRepository,
-        runner: TaskRunner,
+        tasks: AgentTasks,
         deliver: Deliver,
         policy: DeliveryPolicy,
         find_refusal: FindRefusal,
     ) -> None:
         self.agent = agent
         self.repository = repository
-        self.runner = runner
+        self.tasks = tasks
         self.deliver = deliver
         self.policy = policy
         self.find_refusal = find_refusal
@@ -117,27 +117,26 @@ class TopicDeliveries:
     async def open(self) -> None:
         """Remove what is refused now. Then begin with the deliveries that an earlier run left, and delete old items."""
         await self.review()
-        await self.repository.begin(self.runner.now())
-        self.runner.handlers[DELIVERY] = self
-        self.runner.reviews.append(self._review_changes)
-        self.runner.wake_at(self.runner.now())
+        await self.repository.begin(self.tasks.now())
+        self.tasks.add_handler(DELIVERY, self, self._review_changes)
+        self.tasks.wake()
 
     def close(self) -> None:
         """End all work. What was not delivered stays stored."""
-        if self.runner.handlers.pop(DELIVERY, None) is not None:
-            self.runner.reviews.remove(self._review_changes)
-            self.runner.forget(lambda task: task.kind == DELIVERY)
+        if self.tasks.handlers.pop(DELIVERY, None) is not None:
+            self.tasks.reviews.remove(self._review_changes)
+            self.tasks.forget(lambda task: task.kind == DELIVERY)
 
     def on_published(self, publication: Publication) -> None:
         """Deliver an item that was stored."""
         self._log_removed(publication.removed)
-        self.runner.wake_at(self.runner.now())
+        self.tasks.wake()
 
     def note_presence(self, subscriber: str) -> None:
         """Deliver at once to a subscriber that was unreachable: it is there."""
         if self._unreachable.pop(subscriber, 0):
             self._returned.add(subscriber)
-            self.runner.wake_at(self.runner.now())
+            self.tasks.wake()
 
     # The clock
 
@@ -156,7 +155,7 @@ class TopicDeliveries:
         finished = self.repository.finish(task)
         if task.key != f"{task.owner} ":
             return finished
-        age = self.runner.now() - from_micros(task.created_at)
+        age = self.tasks.now() - from_micros(task.created_at)
         return task.moved(
             now, due_at=max(self._again(_PARKED_FAILURES), now + min(age / _PARKED_FAILURES, _RETENTION_INTERVAL))
         )
@@ -170,7 +169,7 @@ class TopicDeliveries:
             self.note_presence(task.owner)
             again = self._again(_PARKED_FAILURES)
             await self.repository.record_failure(delivery, delivery.failures, str(error), again)
-            self.runner.wake_at(again)
+            self.tasks.alarm.wake_at(again)
             return None
         except (PeerTimeoutError, PeerUnavailableError) as error:
             log.info("%s: an item waits: %s", self.agent, error)
@@ -195,7 +194,7 @@ class TopicDeliveries:
         `earlier` is the number of unreachable attempts before this one.
         """
         self._unreachable[task.owner] = min(self._unreachable[task.owner], earlier) + 1
-        now, again = self.runner.now(), self._again(self._unreachable[task.owner], _MAX_UNREACHABLE_DELAY_S)
+        now, again = self.tasks.now(), self._again(self._unreachable[task.owner], _MAX_UNREACHABLE_DELAY_S)
         others_again = again + timedelta(seconds=2 * self.policy.timeout_s)
         await self.repository.move_tasks(task.owner, now, others_again)
         return task.moved(now, wake_at=again if self._unreachable[task.owner] else now)  # it may be there again
@@ -215,17 +214,17 @@ class TopicDeliveries:
         log.info("%s: an item was not accepted, attempt %d: %s", self.agent, failures, error)
         await self.repository.record_failure(delivery, failures, str(error))
         wait = timedelta(seconds=min(wait_s or 0.0, _MAX_FAILED_DELAY_S))
-        return task.moved(self.runner.now(), due_at=max(self._again(failures), self.runner.now() + wait))
+        return task.moved(self.tasks.now(), due_at=max(self._again(failures), self.tasks.now() + wait))
 
     def _again(self, failures: int, max_s: float = _MAX_FAILED_DELAY_S) -> datetime:
-        return self.runner.now() + timedelta(seconds=self.policy.delay_s(failures, max_s))
+        return self.tasks.now() + timedelta(seconds=self.policy.delay_s(failures, max_s))
 
     async def drop(self, delivery: TopicDelivery, error: str) -> None:
         """Make a dead letter of a delivery."""
         item, subscriber = delivery.item, delivery.subscriber
         fate = "is dropped" if is_dead_letter(item.topic) else "is a dead letter"
         log.warning("%s: the item %s of %s to %s %s: %s", self.agent, item.item_id, item.topic, subscriber, fate, error)
-        letter = make_dead_letter(item, subscriber, error, self.runner.now())
+        letter = make_dead_letter(item, subscriber, error, self.tasks.now())
         letter = letter._replace(hops=min(item.hops, MAX_HOPS - 1))  # or its readers would refuse it
         self.on_published(await self.repository.move_to_dead_letters(delivery, letter, self.find_refusal))
 
@@ -243,11 +242,11 @@ class TopicDeliveries:
     def review_soon(self) -> None:
         """Review the subscriptions, because access has changed. Until then each delivery is checked by itself."""
         self._must_review = True
-        self.runner.wake_at(self.runner.now())
+        self.tasks.wake()
 
     async def _review_changes(self) -> None:
         for subscriber in [*self._returned]:
-            await self.repository.move_tasks(subscriber, self.runner.now())
+            await self.repository.move_tasks(subscriber, self.tasks.now())
             self._returned.discard(subscriber)
         if self._must_review:
             self._must_review = False
@@ -266,7 +265,7 @@ class TopicDeliveries:
     async def purge(self) -> int:
         """Make dead letters of what waits for longer than the retention, and delete old items. Return their number."""
         policy = self.policy
-        before = None if policy.days is None else self.runner.now() - timedelta(days=policy.days)
+        before = None if policy.days is None else self.tasks.now() - timedelta(days=policy.days)
         if before is not None:
             while expired := await self.repository.load_older(before, _EXPIRY_PAGE):
                 for delivery in expired:

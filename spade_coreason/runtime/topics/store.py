@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from datetime import datetime
 from typing import Any, TypeAlias
 from uuid import UUID
 
@@ -36,9 +35,8 @@ from ...storage import (
     make_dead_letter,
 )
 from ..channels import OutboundMessage, RequestSender
-from ..intake.access_requests import AccessRequests
 from ..peers.open_requests import OpenRequests
-from ..tasks import TaskRunner
+from ..tasks import AgentTasks
 from .deliveries import DeliveryPolicy, TopicDeliveries
 
 _LONG_JID = "x" * 256
@@ -63,7 +61,8 @@ class TopicStore:
         repository: TopicRepository,
         requests: OpenRequests,
         sender: RequestSender,
-        clock: Callable[[], datetime],
+        tasks: AgentTasks,
+        access: AccessPolicy,
         trusted_agents: TrustedAgents,
     ) -> None:
         self._jid = jid
@@ -71,23 +70,15 @@ class TopicStore:
         self._repository = repository
         self._requests = requests
         self._sender = sender
-        self._clock = clock
+        self._tasks = tasks
+        self._access = access
         self._deliveries: TopicDeliveries | None = None
-        self._tasks: TaskRunner | None = None
-        self._access = AccessPolicy(jid, ["*"])
         self._may_subscribe: MaySubscribe = lambda subscriber, pattern: True
 
     @property
     def operators(self) -> frozenset[str]:
         """The operators of the agent (bare JIDs)."""
         return self._access.operators
-
-    def attach(self, access_requests: AccessRequests, tasks: TaskRunner) -> None:
-        """Deliver by the clock of the agent, only to subscribers that have access to it at that moment."""
-        self._tasks = tasks
-        self._access = access_requests.access
-        access_requests.decided.subscribe(lambda person, is_admitted: self._on_access_changed())
-        access_requests.contacts_changed.subscribe(self._on_access_changed)
 
     async def open(
         self,
@@ -113,8 +104,6 @@ class TopicStore:
         policy = DeliveryPolicy(attempts, items, days, retry_s, timeout_s)
         if may_subscribe is not None:
             self._may_subscribe = may_subscribe
-        if self._tasks is None:
-            raise RuntimeError("the topics of an agent cannot be opened before it is started")
         self._deliveries = TopicDeliveries(self._jid, self._repository, self._tasks, self._deliver, policy, self._find_refusal)
         await self._deliveries.open()
 
@@ -134,7 +123,7 @@ class TopicStore:
         topic, for a publisher who is a caller of a door, and for an item that is too long to be delivered, or its dead letter.
         """
         item_id = derive_item_id(refuse_caller(publisher), request_id)
-        item = TopicItem(item_id, check_topic(topic), publisher, self._clock(), dict(payload), hops, None, root)
+        item = TopicItem(item_id, check_topic(topic), publisher, self._tasks.now(), dict(payload), hops, None, root)
         self._check_length(item)
         publication = await self._repository.publish(item, self._find_refusal)
         if self._deliveries is not None:
@@ -179,7 +168,8 @@ class TopicStore:
             return "it has no access to the broker (access)" if self._access.is_known else None
         return None if self._may_subscribe(subscriber, pattern) else "no rule allows it (options.subscribe)"
 
-    def _on_access_changed(self) -> None:
+    def on_access_changed(self) -> None:
+        """Review the subscriptions: someone has gained or lost access."""
         if self._deliveries is not None:
             self._deliveries.review_soon()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, cast, get_args
 
@@ -20,7 +20,7 @@ from ...contracts import (
 from ...contracts.blocks import STEP_TITLE
 from ...domain.texts.approval_mark import quote_forgeries
 from ...domain.texts.text import replace_lone_surrogates
-from .output import TurnOutput, TurnStream
+from ..replies.output import TurnOutput, TurnStream
 
 if TYPE_CHECKING:
     from ...domain.messages import InboundRequest
@@ -48,27 +48,23 @@ class ResponseQuestions(Protocol):
     ) -> PersonAnswer: ...
 
 
-class ResponseTools(Protocol):
-    """Parts of a turn that few turns use."""
-
-    def open_questions(self) -> ResponseQuestions:
-        """Return the questions of the turn to people."""
-        ...
-
-
 class TurnResponse:
     """The `Response` of one turn. Each call after the turn raises `RuntimeError`.
 
     The audit trail tells of the person behind `incoming`, which `request` is made of.
     """
 
-    __slots__ = ("_incoming", "_output", "_repository", "_request", "tools")
-    tools: ResponseTools
-    """The parts that few turns use."""
+    __slots__ = ("_incoming", "_open_questions", "_output", "_repository", "_request")
 
     def __init__(
-        self, output: TurnOutput, request: AgentRequest, incoming: InboundRequest, repository: AgentRepository
+        self,
+        output: TurnOutput,
+        request: AgentRequest,
+        incoming: InboundRequest,
+        repository: AgentRepository,
+        open_questions: Callable[[], ResponseQuestions],
     ) -> None:
+        self._open_questions = open_questions
         self._output = output
         self._request = request
         self._incoming = incoming
@@ -112,7 +108,7 @@ class TurnResponse:
         timeout: timedelta = timedelta(days=7),
     ) -> PersonAnswer:
         """Ask a person, and return their answer. Until then this run of `assist` ends."""
-        return await self.tools.open_questions().ask_person(question, choices, schema, to, timeout)
+        return await self._open_questions().ask_person(question, choices, schema, to, timeout)
 
     async def data(self, data: dict[str, Any], title: str | None = None, view_hint: str = "JSON") -> None:
         """Emit a data block. A value that is no JSON is a `ValueError` or `TypeError`, and nothing is sent."""
@@ -155,7 +151,7 @@ class TurnResponse:
 
         `StoreError` if the entry cannot be stored.
         """
-        self._output.require_open()
+        self._output.sender.require_open()
         entry = AuditEntry(
             request_id=self._request.request_id,
             root_request_id=self._request.root_request_id,
@@ -169,10 +165,11 @@ class TurnResponse:
         await self.emit(CloudEvent(type="ai.coreason.audit", source=f"xmpp:{self._repository.agent}", data=sealed.dump()))
 
     def _emit_thought(self, content: str, status: str, title: str | None = None) -> None:
-        if self._output.is_closed:
-            self._output.require_open()
+        if self._output.sender.is_closed:
+            self._output.sender.require_open()
         _check_thought(content, status)
-        if self._output.encoder.reads_thoughts(title):
+        encoder = self._output.sender.encoder
+        if encoder.shows_thoughts or (title == STEP_TITLE and encoder.shows_steps):
             self._output.emit_thought(title=title, content=content, status=status)
 
 

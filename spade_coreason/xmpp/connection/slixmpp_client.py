@@ -38,7 +38,7 @@ from .negotiation import Negotiation
 from .resolver import to_ascii
 from .security import Phase
 from .stream_management import DurableStreamManagement
-from .stream_parser import TOO_LONG, StreamReader, find_excess
+from .stream_parser import STANZAS, TOO_LONG, StreamReader
 
 
 def _is_worth_logging(record: logging.LogRecord) -> bool:
@@ -48,7 +48,6 @@ def _is_worth_logging(record: logging.LogRecord) -> bool:
 log = logging.getLogger(__name__)
 
 _LOGGED_IN = Phase.LOGGED_IN  # Python 3.11 calls a function for each look at a member
-_STANZAS = ("{jabber:client}iq", "{jabber:client}message", "{jabber:client}presence")
 _REGISTRATION_TIMEOUT_S = 10.0
 _SLICE_S = 0.01
 _MAX_SLICE_S = 0.05
@@ -265,18 +264,18 @@ class XMPPClient(ClientXMPP):  # type: ignore[misc]  # slixmpp comes without typ
                 return
             count = self.stream_management.config["handled"]
             try:
-                if is_caller(stanza.get("from", "")) and stanza.tag in _STANZAS:
+                if is_caller(stanza.get("from", "")) and stanza.tag in STANZAS:
                     self.caller_filter.drops_from(stanza.get("from", ""))
                     self.stream_management.count_received(None)  # an answer would go to nobody too
                 elif stanza is reader.discarded:
-                    if stanza.tag in _STANZAS:
+                    if stanza.tag in STANZAS:
                         self._reject(stanza, TOO_LONG, count)
-                elif stanza.tag in _STANZAS and (excess := find_excess(stanza)) and not self._is_from_own_server(stanza):
+                elif (excess := reader.excess.pop(stanza, "")) and not self._is_from_own_server(stanza):
                     self._reject(stanza, excess, count)
                 else:
                     self.raw_handlers.get(stanza.tag, self.handle_with_slixmpp)(stanza)
             except Exception:  # it costs this stanza, and neither the stream nor the stanzas behind it
-                if stanza.tag not in _STANZAS:
+                if stanza.tag not in STANZAS:
                     raise
                 log.exception(
                     "%s: an exception occurred while a stanza from %s was handled", self.boundjid.bare, stanza.get("from")

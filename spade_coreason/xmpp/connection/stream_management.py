@@ -211,8 +211,9 @@ class DurableStreamManagement(XEP_0198):  # type: ignore[misc]  # slixmpp comes 
         # Stanzas become durable in the order in which they came, so all before this one are durable too.
         if self._is_ack_requested:
             self._is_ack_requested = False
-            self._emit_ack()
+            self._drop_stored()
             self._schedule_pending_ack()  # no acknowledgement was requested for the stanzas received since
+            self._emit_ack()
 
     def _drop_stored(self) -> None:
         pending = self._pending

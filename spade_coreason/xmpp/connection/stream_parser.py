@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from xml.etree.ElementTree import Element, ParseError, TreeBuilder, XMLParser
 
+STANZAS = ("{jabber:client}iq", "{jabber:client}message", "{jabber:client}presence")
 _DTD = b"<!DOCTYPE"
 
 MAX_DEPTH = 64
@@ -34,6 +35,8 @@ class StreamReader:
         """False if the stream broke off with malformed XML, before its regular end."""
         self.discarded: Element | None = None
         """The last stanza that was too long: its attributes, without its content."""
+        self.excess: dict[Element, str] = {}
+        """What complete stanzas have too much of, see `find_excess`. Who handles them removes them."""
         self._max_stanza_bytes = max_stanza_bytes
         self._unfinished_bytes = 0
         self._discarded_bytes = 0
@@ -65,6 +68,9 @@ class StreamReader:
             self._unfinished_bytes = self._discarded_bytes = 0
             if stanzas[0] is self.discarded:
                 del stanzas[0][:]
+            for stanza in stanzas:
+                if stanza.tag in STANZAS and (excess := find_excess(stanza)):
+                    self.excess[stanza] = excess
         elif not self.end_reason:
             self._unfinished_bytes += len(data)
             if self._unfinished_bytes > self._max_stanza_bytes:

@@ -14,9 +14,10 @@ from slixmpp.xmlstream.matcher import MatchXPath
 from ...concurrency import Tasks
 from ...domain.access import NO_ACCESS
 from ...domain.forms.adhoc import CommandCall, CommandProblem, CommandStage
+from ...domain.forms.commands import CommandResult
 from ...domain.jid import bare_jid
 from ...domain.texts.translation import translate, use_language
-from ...runtime import AdHocSessions, CommandResult, OutboundMessage, Runner
+from ...runtime import AdHocSessions, OutboundMessage, Runner
 from ..codec import (
     COMMANDS_NAMESPACE,
     FORM_NAMESPACE,
@@ -50,7 +51,7 @@ class AdHocCommands:
         self._is_allowed = is_allowed
         self._is_silent = is_silent
         self._tasks = Tasks()
-        self._sessions = AdHocSessions(runner)
+        self._sessions = AdHocSessions(runner.executor, runner.languages)
         self._disco = connection.client.plugin["xep_0030"]
         if self.features:
             path = MatchXPath(f"{{jabber:client}}iq/{{{COMMANDS_NAMESPACE}}}command")
@@ -61,7 +62,7 @@ class AdHocCommands:
     @property
     def features(self) -> set[str]:
         """The features that the agent announces: none if it has no commands."""
-        return {COMMANDS_NAMESPACE} if self._runner.commands.all else set()
+        return {COMMANDS_NAMESPACE} if self._runner.executor.commands.all else set()
 
     def build_info(self, node: str, requester: str) -> Element | None:
         """Build the reply to disco#info about the command list or a command.
@@ -90,7 +91,11 @@ class AdHocCommands:
         await self._sessions.close()
 
     def _commands_for(self, requester: str) -> tuple[Any, ...]:
-        return self._runner.commands.available_to(bare_jid(requester)) if requester and self._is_allowed(requester) else ()
+        return (
+            self._runner.executor.commands.available_to(bare_jid(requester))
+            if requester and self._is_allowed(requester)
+            else ()
+        )
 
     def _answer_items(self, jid: Any, node: str | None, requester: Any, data: Any) -> Any:
         if node != COMMANDS_NAMESPACE:
@@ -147,4 +152,4 @@ class AdHocCommands:
             text += "\n…\n" + translate("The rest follows as a message.")
         self._send(call.sender, stage_stanza(call, stage._replace(text=text), limit))
         if rest:
-            self._runner.send_command_result(bare_jid(call.sender), CommandResult(rest))
+            self._runner.executor.send_command_result(bare_jid(call.sender), CommandResult(rest))

@@ -59,7 +59,7 @@ class AgentProfile:
         self.presence = PresencePublisher(
             self._client,
             discovery.build_caps,
-            lambda: runner.turns_in_flight,
+            lambda: runner.mailboxes.busy_count,
             concurrency,
             lambda: runner.control.is_paused,
             lambda: runner.repository.database.writes.is_failing,
@@ -129,7 +129,7 @@ class AgentProfile:
         """Announce that the agent accepts no new requests. `announce_stopped` follows after its running turns."""
         if self._connection.state != "online":
             self.presence.stop()
-        elif self._client.is_full_server and self._runner.turns_in_flight:
+        elif self._client.is_full_server and self._runner.mailboxes.busy_count:
             self.presence.send_stopping()
             self._is_stopping = True
         else:

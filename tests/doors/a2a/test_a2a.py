@@ -387,7 +387,7 @@ async def test_a_task_is_cancelled(server: A2AServer, desk: Desk, binding: str) 
         async for event in events:
             apply(task, event)
         assert state_of(task) == "CANCELED"
-        await server.running.runtime.runner.wait_until_idle()
+        await server.running.runtime.runner.mailboxes.wait_until_idle()
         assert state_of(await client.get_task(a2a_pb2.GetTaskRequest(id=task.id))) == "CANCELED"
         assert state_of(await send(client, message_of("wait", "m1"))) == "CANCELED"
         with pytest.raises(TaskNotCancelableError):

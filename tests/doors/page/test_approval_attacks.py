@@ -198,7 +198,7 @@ async def test_a_sender_over_xmpp_decides_nothing_where_anybody_may_forge_it(ver
         [stored] = await repository.questions.load_asked(APPROVER)
         for text in (f"/{verb} {stored.code}", f"{verb} {stored.code}", f"!{verb} {stored.code}", verb, stored.code, "yes"):
             await t.say(text, user=APPROVER)
-        sessions = AdHocSessions(runner)
+        sessions = AdHocSessions(runner.executor, runner.languages)
         for form in (
             {},
             {"code": stored.code},

@@ -184,7 +184,7 @@ async def test_a_revoked_webhook_accepts_nothing_and_its_answers_end(url: str) -
         await server.revoke("ci")
         assert (await server.get(address)).status == 404
         assert (await server.send(webhook, {"query": "more"}, "2")).status == 401
-        await server.running.runtime.runner.wait_until_idle()  # the turn was cancelled
+        await server.running.runtime.runner.mailboxes.wait_until_idle()  # the turn was cancelled
     assert len(desk.seen) == 1
 
 

@@ -209,7 +209,7 @@ async def test_an_addition_under_way_when_its_turn_ends_is_synced_by_it_or_by_it
 def test_an_addition_in_the_moment_in_which_its_turn_ends_is_left_to_its_own_sync(tmp_path: Path) -> None:
     class EndsTurn(set[DeferredSyncTarget]):
         def add(self, memory: DeferredSyncTarget) -> None:
-            syncs.close()  # as another thread may between the check and the addition
+            syncs.is_closed = True  # as another thread may between the check and the addition
             super().add(memory)
 
     memory = AgentInteractionMemory(MEMORY_AGENT, tmp_path)

@@ -13,8 +13,8 @@ from uuid import uuid4
 import pytest
 
 from spade_coreason import AgentDefinition, AgentInteractionMemory, AgentRequest, AgentTester, ResponseHandler, Session
+from spade_coreason.domain.forms.command_parser import find_command, remove_escape
 from spade_coreason.runtime.commands.builtin import COMMANDS_FOR_EVERYBODY, COMMANDS_FOR_OPERATORS
-from spade_coreason.runtime.commands.parser import find_command, remove_escape
 from spade_coreason.storage import COMPACTION_VARIABLE, INTERNAL_VARIABLES
 from spade_coreason.testing import Policy, Rules
 from tests.support.clock import Clock
@@ -149,7 +149,7 @@ async def test_without_the_page_there_is_no_command_for_it() -> None:
 async def test_every_command_of_the_help_works_and_counts_as_no_turn() -> None:
     async with storing_tester() as t:
         await t.say("one")
-        for command in t.runners[AGENT].commands.available_to(ALICE):
+        for command in t.runners[AGENT].executor.commands.available_to(ALICE):
             assert not (await t.say(command.text))[0].startswith(("There is no /", "I do not know"))
         assert storing_agent(t).asked == ["one"]
         assert [record.interaction_count for record in await t.conversations()] == [1]

@@ -63,7 +63,7 @@ class AdHocClient:
 
     def patient(self) -> AdHocClient:
         """Return one that waits longer for the reply of a command."""
-        return AdHocClient(self.t, AdHocSessions(self.t.runners[AGENT]))
+        return AdHocClient(self.t, AdHocSessions(self.t.runners[AGENT].executor, self.t.runners[AGENT].languages))
 
     async def call(
         self, node: str, session: str = "", action: Action = "execute", *, who: str = f"{ALICE}/phone", **form: str
@@ -87,7 +87,7 @@ class AdHocClient:
 @asynccontextmanager
 async def open_adhoc_client(policy: Policy | None = None, **options: float) -> AsyncIterator[AdHocClient]:
     async with AgentTester(WaitingAgent, policy=policy, user=ALICE) as t:
-        sessions = AdHocSessions(t.runners[AGENT], **options)
+        sessions = AdHocSessions(t.runners[AGENT].executor, t.runners[AGENT].languages, **options)
         yield AdHocClient(t, sessions)
         await sessions.close()
 
@@ -174,7 +174,7 @@ async def test_forget_me_drops_running_and_queued_work_in_a_pause() -> None:
         assert (await client.text("pause", who=f"{BOB}/x")).startswith("Paused")
         client.t.send("three")
         waiting = asyncio.create_task(client.call("wait", conversation="t"))
-        await eventually(lambda: client.t.runners[AGENT].count_queued(ALICE) == 2)
+        await eventually(lambda: client.t.runners[AGENT].mailboxes.count_queued(ALICE) == 2)
         session = await client.begin("forget-me")
         done = await client.call("forget-me", session, "complete", sure="1")
         assert done.text.startswith("Deleted: 2 conversations, 2 turns")

@@ -12,7 +12,7 @@ import pytest
 from spade_coreason.contracts import Notification, NotificationState
 from spade_coreason.domain.messages import Bounce
 from spade_coreason.runtime import AgentNetwork, OutboundMessage
-from spade_coreason.runtime.initiative.people import dump_blocks
+from spade_coreason.runtime.initiative.notifications import dump_blocks
 from spade_coreason.xmpp.transport import XmppTransport
 from tests.support.clock import Clock
 from tests.support.records import AGENT, ALICE
@@ -38,11 +38,11 @@ class NotifyingHarness(RunnerHarness):
 
     @property
     def notifier(self) -> Any:
-        return self.runner.initiative.notifier
+        return self.runner.notifier
 
     async def notify(self) -> OutboundMessage:
         """Notify Alice, and return the message once it is sent."""
-        await self.notifier.notify(str(uuid4()), ALICE, None, dump_blocks("hello"), "")
+        await self.runner.control.notifications.notify(str(uuid4()), ALICE, None, dump_blocks("hello"), "")
         return await self.receive_message()
 
     async def receive_message(self) -> OutboundMessage:
@@ -56,7 +56,8 @@ class NotifyingHarness(RunnerHarness):
     async def find(self, message: OutboundMessage) -> Notification:
         """Return the stored notification of a message, after all writes."""
         await self.database.write(lambda connection: None)
-        found: Notification = await self.notifier.find(stanza_id_of(message)[:36])
+        found = await self.runner.control.notifications.find(stanza_id_of(message)[:36])
+        assert found is not None
         return found
 
 
@@ -81,7 +82,7 @@ async def test_a_bounce_counts_whether_the_server_acknowledges_before_or_after_i
         if is_temporary:
             assert found.due_at == harness.clock() + timedelta(minutes=1)
             harness.clock.advance(minutes=1)  # type: ignore[attr-defined]  # a clock of the tests
-            harness.runner.initiative.tasks.check()
+            harness.runner.task_clock.check()
             again = await harness.receive_message()
             assert stanza_id_of(again) == stanza_id_of(message)
             message.acknowledge()  # that of the first attempt says nothing about the second

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from spade_coreason.exceptions import StoreError
-from spade_coreason.runtime.tasks import TaskRunner
+from spade_coreason.runtime.tasks import AgentTasks, TaskClock
 from spade_coreason.storage import Task, TaskQueue
 from tests.support.databases import SQLITE, open_without_sync
 from tests.support.errors import ExpectedErrors
@@ -38,11 +38,12 @@ async def test_what_is_due_after_a_fault_does_not_wait_for_a_later_due_time(
     database = await open_without_sync(f"{SQLITE}{tmp_path}/platform.db")
     queue = FailingQueue(database, AGENT)
     queue.error = error
-    runner = TaskRunner(queue, AGENT, lambda: datetime.now(UTC), retry_s=0.05)
-    runner.open()
-    runner.wake_at(datetime.now(UTC))
-    await runner.catch_up()
-    runner.wake_at(datetime.now(UTC) + timedelta(hours=1))
+    tasks = AgentTasks(queue, AGENT, lambda: datetime.now(UTC), retry_s=0.05)
+    clock = TaskClock(tasks)
+    clock.open()
+    tasks.alarm.wake_at(datetime.now(UTC))
+    await clock.catch_up()
+    tasks.alarm.wake_at(datetime.now(UTC) + timedelta(hours=1))
     await eventually(lambda: queue.looks == 2)
-    await runner.close()
+    await clock.close()
     await database.close()

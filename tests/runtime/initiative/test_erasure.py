@@ -53,8 +53,7 @@ async def test_what_waits_of_a_deleted_person_never_arrives_and_that_of_others_d
         assert (erasure.report.notifications, erasure.report.schedules) == (1, 1)
         assert holding(await rows(t), ALICE, SECRET) == []
         clock.advance(hours=2)
-        initiative = t.runners[AGENT].initiative
-        initiative.tasks.check()
+        t.runners[AGENT].task_clock.check()
         await t.delivered()
         await t.settled()
         assert t.unread(user=ALICE) == []

@@ -13,7 +13,7 @@ from sqlalchemy import ColumnElement, func, select
 from spade_coreason.domain.initiative.notifications import NotificationPolicy
 from spade_coreason.domain.messages import Bounce
 from spade_coreason.runtime import AgentNetwork, OutboundMessage
-from spade_coreason.runtime.initiative.people import dump_blocks
+from spade_coreason.runtime.initiative.notifications import dump_blocks
 from spade_coreason.storage.schema import tasks
 from spade_coreason.testing import Policy, Rules
 from spade_coreason.xmpp.transport import XmppTransport
@@ -45,10 +45,10 @@ class HalfWorkingHarness(RunnerHarness):
             bounce = Bounce(
                 HOPELESS, message.content.partition(" id='")[2].partition("'")[0], "remote-server-timeout", "", True
             )
-            self.runner.initiative.notifier.receive_bounce(bounce)
+            self.runner.notifier.receive_bounce(bounce)
 
     async def notify(self, person: str) -> None:
-        await self.runner.initiative.notifier.notify(str(uuid4()), person, None, dump_blocks("hello"), "")
+        await self.runner.control.notifications.notify(str(uuid4()), person, None, dump_blocks("hello"), "")
 
     async def count(self, *conditions: ColumnElement[bool]) -> int:
         query = select(func.count()).select_from(tasks).where(*conditions)
@@ -71,7 +71,7 @@ async def test_a_person_whose_server_is_down_for_days_delays_no_other(tmp_path: 
         async def pass_an_hour() -> None:
             for _ in range(4):
                 clock.advance(minutes=15)
-                harness.runner.initiative.tasks.check()
+                harness.runner.task_clock.check()
                 # All that is due comes back before the time goes on.
                 await wait_for(0, row.state == "waiting", row.due_at <= int(clock.now.timestamp() * 1e6))
 

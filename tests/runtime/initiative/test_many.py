@@ -15,7 +15,7 @@ import pytest
 from sqlalchemy import Engine, event, func, insert, select
 
 from spade_coreason.runtime import AgentNetwork, OutboundMessage
-from spade_coreason.runtime.initiative.people import dump_blocks
+from spade_coreason.runtime.initiative.notifications import dump_blocks
 from spade_coreason.storage import AgentRepository
 from spade_coreason.storage.records import to_micros
 from spade_coreason.storage.schema import tasks
@@ -113,7 +113,7 @@ async def measure_open(url: str) -> Opening:
             started = statements, read_instructions
             await harness.receive_and_wait("hello")
             gc.collect()
-            return Opening(tracemalloc.get_traced_memory()[0], harness.runner.initiative.tasks.wake_ups, *started)
+            return Opening(tracemalloc.get_traced_memory()[0], harness.runner.task_clock.wake_ups, *started)
     finally:
         event.remove(Engine, "before_cursor_execute", count_statement)
         event.remove(Engine, "connect", count_instructions_of)
@@ -141,18 +141,18 @@ async def test_ten_thousand_that_are_due_at_once_are_handed_over_in_small_parts(
     await fill(url, count)
     agent = Answering()
     async with AcknowledgingHarness(url, agent, Policy(), clock=lambda: now[0]) as harness:
-        initiative = harness.runner.initiative
+        clock = harness.runner.task_clock
         most_in_flight = 0
         now[0] = DUE
-        initiative.tasks.check()
+        clock.check()
 
         def is_done() -> bool:
             nonlocal most_in_flight
-            most_in_flight = max(most_in_flight, len(initiative.tasks.in_flight))
+            most_in_flight = max(most_in_flight, len(clock.tasks.in_flight))
             return agent.runs >= count and len(harness.sent) >= 2 * count
 
         await eventually(is_done, timeout_s=200)
-        await harness.runner.wait_until_idle()
+        await harness.runner.mailboxes.wait_until_idle()
         await asyncio.sleep(0)
         assert most_in_flight <= 1000
         assert agent.runs == count
@@ -161,4 +161,4 @@ async def test_ten_thousand_that_are_due_at_once_are_handed_over_in_small_parts(
         )
         assert left == 0
         # A look for every hundred, and some for what became of notifications.
-        assert initiative.tasks.wake_ups <= 4 * count / 100
+        assert clock.wake_ups <= 4 * count / 100

@@ -12,7 +12,7 @@ import pytest
 
 from spade_coreason.contracts import NotificationState
 from spade_coreason.domain.messages import Bounce
-from spade_coreason.runtime.initiative.people import dump_blocks
+from spade_coreason.runtime.initiative.notifications import dump_blocks
 from spade_coreason.storage import Task
 from spade_coreason.storage.backends.statements import ADD_INTERACTION, UPDATE_TASK
 from spade_coreason.testing import Policy, RunnerTimings
@@ -29,7 +29,7 @@ ROOM = "garden@rooms.localhost"
 async def notify(harness: RunnerHarness, text: str, person: str = ALICE) -> str:
     """Notify a person as a task of the agent does, and return the id."""
     notification_id = str(uuid4())
-    await harness.runner.initiative.notifier.notify(notification_id, person, "t", dump_blocks(text), "")
+    await harness.runner.control.notifications.notify(notification_id, person, "t", dump_blocks(text), "")
     return notification_id
 
 
@@ -106,7 +106,7 @@ async def test_one_that_comes_back_before_the_acknowledgement_is_not_sent(databa
         ident = await notify(harness, "hello")
         await eventually(lambda: len(harness.messages) == 1)
         stanza_id = fromstring(harness.sent[0]).get("id") or ""
-        harness.runner.initiative.notifier.receive_bounce(Bounce(ALICE, stanza_id, "item-not-found", "", is_temporary))
+        harness.runner.notifier.receive_bounce(Bounce(ALICE, stanza_id, "item-not-found", "", is_temporary))
 
         async def has_reason() -> bool:
             return bool((await find(harness, ident)).reason)
@@ -126,10 +126,10 @@ async def test_an_acknowledgement_while_the_bounce_is_stored_changes_nothing(dat
         await eventually(lambda: len(harness.messages) == 1)
         stanza_id = fromstring(harness.sent[0]).get("id") or ""
         with harness.writes.hold_batches() as batches:
-            harness.runner.initiative.notifier.receive_bounce(Bounce(ALICE, stanza_id, "resource-constraint", "", True))
+            harness.runner.notifier.receive_bounce(Bounce(ALICE, stanza_id, "resource-constraint", "", True))
             await eventually(lambda: bool(batches))
             harness.messages[0].acknowledge()
-        await harness.runner.initiative.tasks.catch_up()
+        await harness.runner.task_clock.catch_up()
         assert (await find(harness, ident)).state == NotificationState.WAITING
 
 
@@ -142,8 +142,8 @@ async def test_a_state_that_is_being_stored_is_not_read_as_due(database_url: str
         await eventually(lambda: len(harness.messages) >= 30)
         for message in harness.messages:
             message.acknowledge()
-        await harness.runner.initiative.tasks.catch_up()
-        await harness.runner.wait_until_idle()
+        await harness.runner.task_clock.catch_up()
+        await harness.runner.mailboxes.wait_until_idle()
         assert len(harness.sent) == len(set(harness.sent)) == 30
 
 
@@ -197,7 +197,7 @@ async def test_a_database_that_fails_after_the_acknowledgement_sends_nothing_twi
         harness.writes.on_batch = fail_once
         harness.messages[0].acknowledge()
         await wait_for_state(harness, ident, NotificationState.SENT)
-        await harness.runner.initiative.tasks.catch_up()
+        await harness.runner.task_clock.catch_up()
         assert (failures, len(harness.sent)) == (1, 1)
 
 

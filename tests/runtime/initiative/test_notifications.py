@@ -33,7 +33,7 @@ from spade_coreason.domain.initiative.notifications import NotificationPolicy, Q
 from spade_coreason.domain.preferences import PREFERENCES_SCOPE, Preferences
 from spade_coreason.exceptions import PeerFailedError
 from spade_coreason.llm import LLMAgent
-from spade_coreason.runtime.initiative.people import MAX_CONTENT_BYTES
+from spade_coreason.runtime.initiative.notifications import MAX_CONTENT_BYTES
 from spade_coreason.testing import FakeModel, Policy, Rules
 from tests.support.clock import Clock
 from tests.support.errors import ExpectedErrors

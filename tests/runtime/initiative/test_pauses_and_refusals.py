@@ -24,9 +24,7 @@ BOB = "bob@localhost"
 def advance(t: AgentTester, clock: Clock, by: timedelta) -> None:
     """Advance the clock, and let the agent look at it."""
     clock.now += by
-    initiative = t.runners[t.jid].initiative
-    assert initiative is not None
-    initiative.tasks.check()
+    t.runners[t.jid].task_clock.check()
 
 
 async def next_text(t: AgentTester) -> str:
@@ -162,7 +160,7 @@ async def test_due_times_and_notifications_wait_while_the_agent_is_paused(tmp_pa
         control = t.runners[t.jid].control
         await control.set_paused(True)
         advance(t, clock, timedelta(hours=1))
-        made = await t.runners[t.jid].initiative.notifier.notify(
+        made = await t.runners[t.jid].control.notifications.notify(
             "c0ffee00-0000-4000-8000-000000000001", BOB, None, '[{"block_type": "MARKDOWN", "content": "hello"}]', ""
         )
         assert made.state == "waiting"

@@ -12,14 +12,14 @@ from xml.etree.ElementTree import fromstring
 
 import pytest
 
-from spade_coreason import AgentDefinition, AgentRequest, AgentTester, Peers, People, Response, Session, agent, every
+from spade_coreason import AgentDefinition, AgentRequest, AgentTester, Peers, Response, Session, agent, every
 from spade_coreason.contracts import Missed, NotificationState
 from spade_coreason.domain.access import AccessPolicy
 from spade_coreason.domain.channel_kinds import PERSON, ROOM
 from spade_coreason.domain.messages import InboundRequest
 from spade_coreason.domain.quotas import Quota, Quotas
-from spade_coreason.runtime.initiative.people import MAX_CONTENT_BYTES
-from spade_coreason.runtime.initiative.scheduler import MAX_PAYLOAD_BYTES, MAX_SCHEDULES
+from spade_coreason.runtime.initiative.notifications import MAX_CONTENT_BYTES
+from spade_coreason.runtime.initiative.schedules import MAX_PAYLOAD_BYTES, MAX_SCHEDULES
 from spade_coreason.storage import SUSPENDED, addition_of, update_of
 from spade_coreason.storage.backends.statements import DELETE_TASK, UPDATE_TASK
 from spade_coreason.testing import Policy, Rules, RunnerTimings
@@ -305,8 +305,8 @@ async def pass_minutes(harness: RunnerHarness, clock: Clock, minutes: int) -> No
     """Let all that is due in this time be handed over, minute by minute."""
     for _ in range(minutes):
         clock.advance(minutes=1)
-        harness.runner.initiative.tasks.check()
-        await harness.runner.initiative.tasks.catch_up()
+        harness.runner.task_clock.check()
+        await harness.runner.task_clock.catch_up()
 
 
 @pytest.mark.parametrize("missed", ["once", "skip"])
@@ -317,14 +317,14 @@ async def test_of_a_schedule_whose_run_hangs_one_request_waits_at_most(
     clock, agent = Clock(START), make_busy(missed)
     async with RunnerHarness(database_url, agent, clock=clock) as harness:
         await harness.receive_and_wait(missed)
-        harness.runner.initiative.tasks.has_alarm = False
+        harness.runner.task_clock.tasks.alarm.has_timer = False
         agent.release.clear()
         await pass_minutes(harness, clock, 60)
-        assert (len(agent.seen), harness.runner.waiting_count) == (1, 1)
+        assert (len(agent.seen), harness.runner.mailboxes.waiting_count) == (1, 1)
         agent.release.set()
-        await harness.runner.wait_until_idle()
+        await harness.runner.mailboxes.wait_until_idle()
         await pass_minutes(harness, clock, 1)
-        await harness.runner.wait_until_idle()
+        await harness.runner.mailboxes.wait_until_idle()
     late = [START + timedelta(minutes=2)] if missed == "once" else []
     assert agent.seen == [START + timedelta(minutes=1), *late, START + timedelta(minutes=61)]
 
@@ -337,15 +337,15 @@ async def test_of_a_schedule_of_a_paused_agent_one_request_waits_at_most(
     clock, agent = Clock(START), make_busy(missed)
     async with RunnerHarness(database_url, agent, clock=clock) as harness:
         await harness.receive_and_wait(missed)
-        harness.runner.initiative.tasks.has_alarm = False
+        harness.runner.task_clock.tasks.alarm.has_timer = False
         await harness.runner.control.set_paused(True)
         await pass_minutes(harness, clock, 60)
-        assert (agent.seen, harness.runner.waiting_count) == ([], 1)
+        assert (agent.seen, harness.runner.mailboxes.waiting_count) == ([], 1)
         await harness.runner.control.set_paused(False)
-        await harness.runner.wait_until_idle()
+        await harness.runner.mailboxes.wait_until_idle()
         assert agent.seen == ([START + timedelta(minutes=1)] if missed == "once" else [])
         await pass_minutes(harness, clock, 1)
-        await harness.runner.wait_until_idle()
+        await harness.runner.mailboxes.wait_until_idle()
         assert agent.seen[-1] == START + timedelta(minutes=61)
 
 
@@ -360,20 +360,20 @@ async def test_one_request_of_a_schedule_waits_also_over_a_restart(
             if not number:
                 await harness.receive_and_wait(missed)
                 await harness.runner.control.set_paused(True)
-            harness.runner.initiative.tasks.has_alarm = False
+            harness.runner.task_clock.tasks.alarm.has_timer = False
             await pass_minutes(harness, clock, 10)
-            assert (agent.seen, harness.runner.waiting_count) == ([], 1)
+            assert (agent.seen, harness.runner.mailboxes.waiting_count) == ([], 1)
 
 
 async def test_a_run_that_ends_a_little_late_drops_no_due_time(database_url: str) -> None:
     clock, agent = Clock(START), WorkingUnlessLate()
     async with RunnerHarness(database_url, agent, clock=clock) as harness:
-        harness.runner.initiative.tasks.has_alarm = False
+        harness.runner.task_clock.tasks.alarm.has_timer = False
         agent.release.clear()
         await pass_minutes(harness, clock, 2)
         clock.advance(minutes=5)
         agent.release.set()
-        await harness.runner.wait_until_idle()
+        await harness.runner.mailboxes.wait_until_idle()
     assert agent.seen == [START + timedelta(minutes=1), START + timedelta(minutes=2)]
 
 
@@ -754,24 +754,24 @@ async def receive_in_room(harness: RunnerHarness, room: str, occupant: str | Non
     stored = harness.runner.intake.receive(incoming)
     assert stored is not None
     await stored
-    await harness.runner.wait_until_idle()
+    await harness.runner.mailboxes.wait_until_idle()
 
 
 async def run_due(harness: RunnerHarness) -> None:
     """Let the agent look at its clock, and do what is due."""
-    harness.runner.initiative.tasks.check()
-    await harness.runner.initiative.tasks.catch_up()
-    await harness.runner.wait_until_idle()
+    harness.runner.task_clock.check()
+    await harness.runner.task_clock.catch_up()
+    await harness.runner.mailboxes.wait_until_idle()
 
 
 async def test_what_a_room_asks_for_is_due_in_the_room(database_url: str) -> None:
     room = "garden@rooms.localhost"
     clock = Clock(START)
-    agent = ScriptedAgent(People(AGENT, lambda: pytest.fail("nobody is notified")), remind)
+    agent = ScriptedAgent(None, remind)
     async with RunnerHarness(database_url, agent, clock=clock) as harness:
         harness.rooms.add(room)
         await receive_in_room(harness, room, ALICE)
-        [schedule] = await harness.runner.initiative.scheduler.find_all()
+        [schedule] = await harness.runner.control.schedules.find_all()
         assert schedule.owner == room
         clock.advance(hours=1)
         await run_due(harness)
@@ -787,7 +787,7 @@ async def test_in_a_room_a_person_is_reminded_while_they_have_access_or_are_not_
 ) -> None:
     room = "garden@rooms.localhost"
     clock = Clock(START)
-    agent = ScriptedAgent(People(AGENT, lambda: pytest.fail("nobody is notified")), remind)
+    agent = ScriptedAgent(None, remind)
     access = AccessPolicy(AGENT, (), operators=(BOB,))
     async with RunnerHarness(database_url, agent, clock=clock, access=access) as harness:
         decide = harness.runner.control.access_requests.decide
@@ -800,21 +800,21 @@ async def test_in_a_room_a_person_is_reminded_while_they_have_access_or_are_not_
         await run_due(harness)
         if occupant is not None:
             assert not any("tea" in stanza for stanza in harness.sent)
-            [schedule] = await harness.runner.initiative.scheduler.find_all()
+            [schedule] = await harness.runner.control.schedules.find_all()
             assert (schedule.state, schedule.reason) == (SUSPENDED, "the person has no access; admit them, or cancel it")
             await decide(ALICE, True)
             await harness.runner.repository.database.write(lambda connection: None)  # the schedule goes on once that is stored
             await run_due(harness)
         assert sum("tea</body>" in stanza for stanza in harness.sent) == 1
-        assert await harness.runner.initiative.scheduler.find_all() == []
+        assert await harness.runner.control.schedules.find_all() == []
 
 
 async def test_what_is_due_for_a_contact_waits_for_the_roster_and_goes_on_when_the_contact_is_back(database_url: str) -> None:
     clock = Clock(START)
-    agent = ScriptedAgent(People(AGENT, lambda: pytest.fail("nobody is notified")), remind)
+    agent = ScriptedAgent(None, remind)
     access = AccessPolicy(AGENT, (), roster=True)
     async with RunnerHarness(database_url, agent, clock=clock, access=access) as harness:
-        scheduler, contacts = harness.runner.initiative.scheduler, harness.runner.control.access_requests
+        scheduler, contacts = harness.runner.control.schedules, harness.runner.control.access_requests
         for query in ("in 1", "in 2"):
             await harness.receive_and_wait(query)
         clock.advance(hours=1)
@@ -835,7 +835,7 @@ async def test_what_is_due_for_a_contact_waits_for_the_roster_and_goes_on_when_t
 async def test_what_is_due_in_a_room_that_the_agent_has_left_is_suspended_and_says_so(database_url: str) -> None:
     room = "garden@rooms.localhost"
     clock = Clock(START)
-    agent = ScriptedAgent(People(AGENT, lambda: pytest.fail("nobody is notified")), remind)
+    agent = ScriptedAgent(None, remind)
     async with RunnerHarness(database_url, agent, clock=clock) as harness:
         harness.rooms.add(room)
         await receive_in_room(harness, room, ALICE)
@@ -843,7 +843,7 @@ async def test_what_is_due_in_a_room_that_the_agent_has_left_is_suspended_and_sa
         harness.sent.clear()
         clock.advance(hours=1)
         await run_due(harness)
-        [schedule] = await harness.runner.initiative.scheduler.find_all()
+        [schedule] = await harness.runner.control.schedules.find_all()
         assert "not in the room" in schedule.reason
         with pytest.raises(ValueError, match="not in the room"):
             await harness.runner.control.schedules.run_now(schedule.id)
@@ -855,21 +855,21 @@ async def test_what_is_due_in_a_room_that_the_agent_has_left_is_suspended_and_sa
 
 async def test_one_that_is_due_while_it_is_cancelled_does_not_run(database_url: str) -> None:
     clock = Clock(START)
-    agent = ScriptedAgent(People(AGENT, lambda: pytest.fail("nobody is notified")), remind)
+    agent = ScriptedAgent(None, remind)
     async with RunnerHarness(database_url, agent, clock=clock) as harness:
         await harness.receive_and_wait("in 1")
-        initiative = harness.runner.initiative
-        [schedule] = await initiative.scheduler.find_all()
+        schedules, clock_of_tasks = harness.runner.control.schedules, harness.runner.task_clock
+        [schedule] = await schedules.find_all()
         with harness.writes.hold_batches():
-            cancelling = asyncio.create_task(initiative.scheduler.cancel(schedule.id))
+            cancelling = asyncio.create_task(schedules.cancel(schedule.id))
             await asyncio.sleep(0)
             clock.advance(hours=1)
-            looks = initiative.tasks.wake_ups
-            initiative.tasks.check()
-            await eventually(lambda: initiative.tasks.wake_ups > looks)
+            looks = clock_of_tasks.wake_ups
+            clock_of_tasks.check()
+            await eventually(lambda: clock_of_tasks.wake_ups > looks)
         assert await cancelling
-        await initiative.tasks.catch_up()
-        await harness.runner.wait_until_idle()
+        await clock_of_tasks.catch_up()
+        await harness.runner.mailboxes.wait_until_idle()
         assert not any("tea" in stanza for stanza in harness.sent)
 
 
@@ -895,16 +895,16 @@ async def test_a_database_that_fails_delays_a_due_time_and_runs_it_once(
         write(batch)
 
     clock = Clock(START)
-    agent = ScriptedAgent(People(AGENT, lambda: pytest.fail("nobody is notified")), remind, on_due)
+    agent = ScriptedAgent(None, remind, on_due)
     policy = Policy(timings=RunnerTimings(retry_s=0.05))
     async with RunnerHarness(database_url, agent, policy, clock) as harness:
         await harness.receive_and_wait("in 1")
         harness.writes.on_batch = fail_once
         clock.advance(hours=1)
-        harness.runner.initiative.tasks.check()
+        harness.runner.task_clock.check()
         await eventually(lambda: any("tea" in stanza for stanza in harness.sent))
-        await harness.runner.wait_until_idle()
+        await harness.runner.mailboxes.wait_until_idle()
         assert failures == 1
-        assert await harness.runner.initiative.scheduler.find_all() == []
+        assert await harness.runner.control.schedules.find_all() == []
         assert runs[-1] == (START + HOUR).isoformat()
         assert sum("<body>tea" in stanza for stanza in harness.sent) == 1

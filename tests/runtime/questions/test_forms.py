@@ -56,7 +56,7 @@ class Menu:
     """A person who fills in forms."""
 
     def __init__(self, t: AgentTester, person: str) -> None:
-        self._sessions = AdHocSessions(t.runners[AGENT])
+        self._sessions = AdHocSessions(t.runners[AGENT].executor, t.runners[AGENT].languages)
         self._device = f"{person}/phone"
 
     async def open(self, node: str) -> CommandStage:

@@ -19,7 +19,7 @@ from spade_coreason.domain.channel_kinds import DOOR, PERSON, PROGRAM, ROOM, Cha
 from spade_coreason.domain.messages import NO_CONTEXT, InboundRequest, RequestContext, find_root
 from spade_coreason.domain.topics import read_item_metadata
 from spade_coreason.exceptions import ApprovalRefusedError, PeerError, PeerParkedError
-from spade_coreason.runtime.initiative.scheduler import make_request
+from spade_coreason.runtime.intake.scheduler import make_request
 from spade_coreason.storage import StoredQuestion
 from spade_coreason.testing import Policy
 from tests.support.long_forms import seeded_random, short_and_long_in_release
@@ -227,7 +227,7 @@ REQUESTS = {
 async def test_a_due_time_has_the_person_who_is_behind_the_request_that_made_it(kind: str, name: str) -> None:
     incoming, person = REQUESTS[name]
     async with run_agents(BOSS) as t:
-        scheduler = t.runners[DESK].initiative.scheduler
+        scheduler = t.runners[DESK].control.schedules
         stored = scheduler.make(str(uuid4()), kind, incoming, "pay", NOW, None, "once")
     due = make_request(stored, NOW)
     assert (incoming.stored_root if incoming.stored_root is not None else incoming.owner) == person

@@ -85,5 +85,5 @@ async def test_one_of_ten_thousand_is_answered_and_the_first_reminder_is_at_half
         settled = await repository.settle(question.id, QuestionState.ANSWERED, "{}", "p7@localhost", NOW)
         assert settled is not None
         assert settled.pending is not None
-        assert await harness.runner.initiative.tasks.find_next_due() == NOW + timedelta(days=3.5)
-        assert harness.runner.initiative.tasks.wake_ups == 0
+        assert await harness.runner.task_clock.find_next_due() == NOW + timedelta(days=3.5)
+        assert harness.runner.task_clock.wake_ups == 0

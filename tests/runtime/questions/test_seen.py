@@ -74,7 +74,7 @@ async def test_the_parts_of_a_call_keep_their_places_wherever_it_is_shown(approv
         for choice in fields_of(await menu.open("deny"))["code"].choices:
             assert "א" not in choice.label  # a label is one line
             assert "\\u05d0" in choice.label
-        second, first = await t.runners[AGENT].command_context.perform(approver, list_approvals, ListApprovals(agent=AGENT))
+        second, first = await t.runners[AGENT].executor.context.perform(approver, list_approvals, ListApprovals(agent=AGENT))
         assert first.call == SHOWN
         assert second.call == 'transfer\npurpose:\n"א"\namount:\n"1"\nto:\n"y"'
         [question, _] = await t.questions()

@@ -77,7 +77,7 @@ async def test_the_conversation_may_end_meanwhile(idle: timedelta) -> None:
     ) as t:
         await t.say("ask")
         await t.advance(idle)
-        await t.runners[t.jid].expire_idle()
+        await t.runners[t.jid].conversations.expiry.expire_idle()
         assert len(await parked(t)) == 1
         t.unread()
         assert await t.say("red") == ["tester@localhost took red"]
@@ -196,7 +196,7 @@ async def test_an_answer_that_waits_at_a_stop_counts_after_the_start() -> None:
 async def test_a_stop_does_not_wait_for_an_answer() -> None:
     async with AgentTester(ChangingAgent(ask_or_echo)) as t:
         await t.say("ask")
-        assert t.runners[t.jid].turns_in_flight == 0
+        assert t.runners[t.jid].mailboxes.busy_count == 0
         async with asyncio.timeout(10):
             await t.restart(grace_s=3600)
         assert await t.say("red") == ["tester@localhost took red"]
@@ -428,7 +428,7 @@ async def test_an_answer_that_was_stored_without_the_platform_lets_the_request_r
         await t.say("ask")
         [question] = await asked(t)
         answer = {"text": "red", "person": TESTER, "value": None}
-        stored = StoppedAgent(t.runners[t.jid].command_context.host, t.jid)
+        stored = StoppedAgent(t.runners[t.jid].executor.context.host, t.jid)
         settled = await stored.settle(question, QuestionState.ANSWERED, answer, TESTER)
         assert settled is not None
         await t.restart()

@@ -601,7 +601,7 @@ async def test_stopping_within_the_grace_period_lets_answers_leave(local_server:
         StockClient(*await local_server.account(), local_server) as alice,
     ):
         alice.send("quick", agent.jid)
-        await eventually(lambda: agent.runner.turns_in_flight == 1)
+        await eventually(lambda: agent.runner.mailboxes.busy_count == 1)
         stopping = asyncio.create_task(agent.host.stop(5))
         await asyncio.sleep(0)
         assert not stopping.done()
@@ -622,7 +622,7 @@ async def test_a_turn_longer_than_the_grace_period_runs_again_after_the_start(pr
     ):
         alice.send("slow", agent.jid)
         alice.send("behind it", agent.jid)
-        await eventually(lambda: agent.runner.turns_in_flight == 1)
+        await eventually(lambda: agent.runner.mailboxes.busy_count == 1)
         await agent.stop(grace_s=0.1)
         await agent.start()
         assert [(await alice.answer())["body"] for _ in range(2)] == ["at last", "at last"]

@@ -11,7 +11,7 @@ import pytest
 
 from spade_coreason import AgentRequest, ResponseHandler, SessionHandle
 from spade_coreason.domain.rooms import RoomConfig
-from spade_coreason.runtime.intake.mailbox import QueuedRequest
+from spade_coreason.runtime.mailboxes.mailbox import QueuedRequest
 from tests.support.hosting import FunctionAgent, OnlineAgent, run_agent
 from tests.support.records import query_of
 from tests.support.servers.clients import StockClient
@@ -97,7 +97,7 @@ async def receive_own(person: Person, text: str) -> Any:
 
 def queued_questions(agent: OnlineAgent, room: str) -> list[str]:
     """Return the questions of a room that are queued."""
-    queued = [request for mailbox in agent.runner._mailboxes.of_sender(room) for request in mailbox.queue]
+    queued = [request for mailbox in agent.runner.mailboxes.of_sender(room) for request in mailbox.queue]
     return [request.incoming.payload["query"] for request in queued if isinstance(request, QueuedRequest)]
 
 
@@ -185,7 +185,7 @@ async def test_only_its_sender_retracts_or_corrects_a_question_in_a_room(archive
             again = await say_and_get_id(alice, "wait")
             await eventually(lambda: table.queries[-1] == "wait")
             alice.say("gone", retraction(again))
-            await agent.runner.wait_until_idle()
+            await agent.runner.mailboxes.wait_until_idle()
             assert await bob.receive_until("end") != []
             assert table.queries == ["wait", "mine", "what", "wait"]
 
@@ -211,18 +211,18 @@ async def test_in_a_room_only_the_latest_version_of_a_question_counts(archive_se
             await eventually(lambda: table.queries[-1] == "wait")
             # A correction that is not for the agent any more takes the question back.
             alice.say("Bob: wait", correction(first))
-            await agent.runner.wait_until_idle()
+            await agent.runner.mailboxes.wait_until_idle()
             # One that is for the agent, of a message that was not, asks. The room's id of that message names it too.
             other = alice.say("wait")
             room_id = room_id_of(await receive_own(alice, "wait"), room)
             alice.say("Table: wait", correction(other))
-            await eventually(lambda: agent.runner.turns_in_flight == 1)
+            await eventually(lambda: agent.runner.mailboxes.busy_count == 1)
             alice.say("Table: green?", correction(other))
             assert (await alice.receive_from("Table"))["body"] == "Alice: green? after which"
             alice.say("Table: wait", correction(other))
-            await eventually(lambda: agent.runner.turns_in_flight == 1)
+            await eventually(lambda: agent.runner.mailboxes.busy_count == 1)
             alice.say("gone", retraction(room_id))
-            await agent.runner.wait_until_idle()
+            await agent.runner.mailboxes.wait_until_idle()
             alice.say("Table: the end")
             assert (await alice.receive_from("Table"))["body"] == "Alice: the end after which, green?"
 
@@ -253,7 +253,7 @@ async def test_after_a_restart_an_occupant_still_corrects_their_question(
             bob.say("never mind", correction(first))
             bob.say("Table: mine", correction(first))
             await eventually(lambda: queued_questions(agent, room) == ["mine"])
-            assert agent.runner.turns_in_flight == 1
+            assert agent.runner.mailboxes.busy_count == 1
             text, reference = {
                 "corrected": ("Table: better", correction(first)),
                 "no longer addressed": ("better", correction(first)),
@@ -262,7 +262,7 @@ async def test_after_a_restart_an_occupant_still_corrects_their_question(
             alice.say(text, reference)
             answers = ["Bob: mine after waits"] + (["Alice: better after waits, mine"] if how == "corrected" else [])
             assert [(await alice.receive_from("Table"))["body"] for _ in answers] == answers
-            await agent.runner.wait_until_idle()
+            await agent.runner.mailboxes.wait_until_idle()
             assert not [text for text in await alice.receive_until("end") if text.startswith("Table|")]
 
 
@@ -284,7 +284,7 @@ async def test_a_moderator_retracts_a_question(archive_server: XmppServer, tmp_p
             agent.host.on_message(
                 fromstring(f"<message xmlns='jabber:client' from='{room}' type='groupchat'>{fastened}</message>")
             )
-            await agent.runner.wait_until_idle()
+            await agent.runner.mailboxes.wait_until_idle()
             assert await alice.receive_until("end") == []
 
 
@@ -339,9 +339,9 @@ async def test_in_private_a_question_is_retracted_and_an_answer_gets_a_reaction(
         b.send("x", f"{room}/Table", extra_xml=retraction(asked) + private)
         bob.whisper("Table", "hello")
         await bob.receive_from("Table")
-        assert agent.runner.turns_in_flight == 1
+        assert agent.runner.mailboxes.busy_count == 1
         a.send("x", f"{room}/Table", extra_xml=retraction(asked) + private)
-        await agent.runner.wait_until_idle()
+        await agent.runner.mailboxes.wait_until_idle()
         assert await alice.receive_until("end") == []
 
 

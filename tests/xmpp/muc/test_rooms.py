@@ -339,7 +339,7 @@ async def test_the_next_occupant_with_a_nickname_is_another_person(real_server: 
         alice.whisper("Notes", "hello")
         assert (await alice.receive_from("Notes"))["body"] == "hello after 0"
         alice.whisper("Notes", "wait")
-        await eventually(lambda: agent.runner.turns_in_flight == 1)
+        await eventually(lambda: agent.runner.mailboxes.busy_count == 1)
         watcher = await Person(b, room, "Bob").enter()
         a.send_xml(f"<presence xmlns='jabber:client' type='unavailable' to='{room}/Alice'/>")
         await watcher.presence("Alice", "unavailable")
@@ -349,7 +349,7 @@ async def test_the_next_occupant_with_a_nickname_is_another_person(real_server: 
         mallory.whisper("Notes", "who am I?")
         assert (await mallory.receive_from("Notes"))["body"] == "who am I? after 0"
         release.set()
-        await agent.runner.wait_until_idle()
+        await agent.runner.mailboxes.wait_until_idle()
         assert await mallory.receive_until("end") == []
 
 
@@ -418,13 +418,13 @@ async def test_the_agent_rejoins_after_a_cut_and_sends_pending_answers(real_serv
         await wait_until_joined(agent, room)
         alice = await Person(client, room, "Alice").enter()
         alice.say("Echo: still there?")
-        await eventually(lambda: agent.runner.turns_in_flight == 1)
+        await eventually(lambda: agent.runner.mailboxes.busy_count == 1)
         agent.host.connection.client.stream_management.sm_id = None  # no resumption: a new session
         tunnel.is_open = False
         tunnel.cut()
         await eventually(lambda: not agent.host.is_alive())
         release.set()
-        await agent.runner.wait_until_idle()
+        await agent.runner.mailboxes.wait_until_idle()
         tunnel.is_open = True
         await wait_until_joined(agent, room)
         assert (await alice.receive_from("Echo"))["body"] == "Alice: still there?"
@@ -623,7 +623,7 @@ async def test_a_private_answer_finds_its_occupant_after_a_restart(prosody: Xmpp
         alice = await Person(client, room, "Alice").enter()
         alice.whisper("Echo", "still there?")
         alice.say("Echo: and you?")
-        await eventually(lambda: agent.runner.turns_in_flight == 2)
+        await eventually(lambda: agent.runner.mailboxes.busy_count == 2)
         await agent.settled()
         await agent.crash()
         release.set()
@@ -646,7 +646,7 @@ async def test_an_answer_in_progress_at_the_stop_is_still_sent_to_the_room(real_
         await wait_until_joined(agent, room)
         alice = await Person(client, room, "Alice").enter()
         alice.say("Echo: wait for it")
-        await eventually(lambda: agent.runner.turns_in_flight == 1)
+        await eventually(lambda: agent.runner.mailboxes.busy_count == 1)
         stopping = asyncio.create_task(agent.stop())
         await asyncio.sleep(0.2)
         release.set()

@@ -17,7 +17,7 @@ from spade_coreason.domain.access import AccessPolicy
 from spade_coreason.domain.messages import InboundRequest
 from spade_coreason.domain.rooms import RoomConfig
 from spade_coreason.runtime import Metrics, OutboundMessage
-from spade_coreason.runtime.upkeep.metrics import DAY_S
+from spade_coreason.runtime.observability.metrics import DAY_S
 from spade_coreason.storage import count_stored
 from spade_coreason.xmpp.muc.membership import BounceDecision, RoomState, decide_after_bounce
 from spade_coreason.xmpp.muc.messages import RoomMessages
@@ -109,7 +109,7 @@ async def test_an_answer_waits_for_voice_that_was_taken_while_it_was_made(real_s
         await set_role(owner, "Echo", "visitor")
         await eventually(lambda: room_state(agent, owner.room) == "without voice")
         waiting.release.set()
-        await agent.runner.wait_until_idle()
+        await agent.runner.mailboxes.wait_until_idle()
         assert await owner.receive_until("end") == []
         assert await count_pending(agent) == 1
         assert agent.runner.metrics.snapshot().answers == 0
@@ -131,7 +131,7 @@ async def test_a_room_that_refuses_without_warning_is_heard(
         await owner.presence("Echo", "available")
         owner.say("Echo: one")
         await eventually(lambda: room_state(agent, owner.room) == "without voice")
-        await agent.runner.wait_until_idle()
+        await agent.runner.mailboxes.wait_until_idle()
         owner.say("Echo: two")
         await eventually(lambda: agent.host.room_messages.dropped["no voice in the room"] == 1)
         assert (len(echo.requests), await count_pending(agent)) == (1, 1)
@@ -157,7 +157,7 @@ async def test_an_answer_to_a_room_that_the_agent_has_lost_is_discarded_aloud(
             await owner.owner_query(f"<item jid='{agent.jid}' affiliation='outcast'/>", "admin")
         await eventually(lambda: room_state(agent, owner.room) == end)
         waiting.release.set()
-        await agent.runner.wait_until_idle()
+        await agent.runner.mailboxes.wait_until_idle()
         [warning] = warnings_of(caplog, "not delivered")
         assert end in warning
         status = agent.host.status(await count_stored(agent.repository.database))
@@ -191,7 +191,7 @@ async def test_a_refused_private_answer_is_no_secret(
         [reason] = agent.host.rooms.refused
         assert reason.startswith("private message refused: ")
         assert warnings_of(caplog, reason)
-        await agent.runner.wait_until_idle()
+        await agent.runner.mailboxes.wait_until_idle()
         assert agent.runner.metrics.snapshot().answers == 0
         await agent.settled()
 

@@ -462,7 +462,7 @@ async def test_an_agent_is_away_while_it_starts_and_while_it_stops(real_server: 
     async with run_agent(gated_agent, real_server, tmp_path) as agent, connect_person(real_server) as alice:
         await subscribe(alice, agent.jid)
         alice.send("work", agent.jid)
-        await eventually(lambda: agent.runner.turns_in_flight == 1)
+        await eventually(lambda: agent.runner.mailboxes.busy_count == 1)
         stopping = asyncio.create_task(agent.stop())
         await next_presence(alice, agent.jid, is_presence("away", "stopping"))
         alice.send("while it stops", agent.jid)

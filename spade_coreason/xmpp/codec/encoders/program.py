@@ -50,10 +50,7 @@ class CloudEventEncoder(ReplyEncoder):
             stanza_bytes=stanza_bytes,
             accepts_batches=incoming.context.accepts_batches,
         )
-        self._wants_thoughts = incoming.context.wants_thoughts
-
-    def reads_thoughts(self, title: str | None) -> bool:
-        return self._wants_thoughts
+        self.shows_thoughts = self.shows_steps = incoming.context.wants_thoughts
 
     def encode(self, event: TurnEvent) -> list[str]:
         return self._writer.add(*event_data(event, self._uuid))

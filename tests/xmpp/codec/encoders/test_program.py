@@ -150,8 +150,8 @@ def test_a_long_stream_is_sent_in_pieces_of_some_thousand_characters() -> None:
 
 
 def test_only_a_program_that_wants_thoughts_gets_them() -> None:
-    assert not make_encoder(program_request()).reads_thoughts(None)
-    assert make_encoder(replace(program_request(), context=RequestContext(wants_thoughts=True))).reads_thoughts(None)
+    assert not make_encoder(program_request()).shows_thoughts
+    assert make_encoder(replace(program_request(), context=RequestContext(wants_thoughts=True))).shows_thoughts
 
 
 @pytest.mark.parametrize("thoughts", [["looking at 10:00"], ["looking at 10:01"], ["hm", "hm", "well"]])

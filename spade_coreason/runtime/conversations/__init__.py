@@ -1,0 +1,1 @@
+"""Conversations: loaded, ended, deleted by age; and the agent that starts and stops with them."""

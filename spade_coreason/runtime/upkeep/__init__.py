@@ -1,1 +1,0 @@
-"""Work beside the requests: expiry, retention, incidents, metrics and status."""
