@@ -1,1 +1,1 @@
-"""The way of a message into an agent: access, admission, quotas, repetitions, and the queues of conversations."""
+"""The ways in: by messages, by the clock, from the last run; repetitions, and reactions to replies."""

@@ -4,9 +4,9 @@ The way of a message, by module (docs/explanation/architecture.md has it in full
 
 1. `gateway` routes the decoded message and checks the access of the sender.
 2. `request_intake` asks `admission`, and stores the request in the inbox.
-3. `mailboxes` puts the request into its mailbox and starts a worker; `thread_resolver` finds the thread of a reply.
-4. `turns.worker` answers it: `conversation_loader` loads the conversation; a command goes to `commands.executor`.
-5. `turn` runs the agent with a `response`. `output` makes messages of what it says, in the form of its channel.
+3. `mailboxes` finds the thread of a reply, puts the request into its mailbox, and starts a worker.
+4. `request_handler` answers it: `conversation_loader` loads the conversation; a command goes to `commands.executor`.
+5. `turn_execution` runs the agent with a `response`. `output` makes messages of what it says, in the form of its channel.
 6. The turn is stored with its reply. Then `outbox` sends the last messages, and closes the request when they have arrived.
 """
 

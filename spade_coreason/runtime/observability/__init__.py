@@ -1,1 +1,1 @@
-"""Traces, and the names of turns in the log: the wrappers around requests when one of them is on."""
+"""Metrics, incidents, and traces by OpenTelemetry."""

@@ -1,1 +1,1 @@
-"""One turn of an agent: its steps, its response and the output that leaves it."""
+"""One turn of an agent: made, run under its time limit, stored, sent."""
