@@ -179,15 +179,26 @@ class ConversationAdmission:
         self._metrics = metrics
 
     def decide(self, active: ActiveConversation, incoming: InboundRequest, now: datetime) -> Decision:
-        """Count a request in its conversation, and decide if its turn begins."""
-        kind = incoming.kind
+        """Count a request in its conversation, and decide if it is run, refused, or refused with a notice.
+
+        Counts in `active` how often the sender has echoed the last reply of the agent. Requests of programs are not counted.
+        """
+        kind, record = incoming.kind, active.record
         # A topic has no end, and all requests of a program that names no thread are in one conversation.
         is_endless = kind.is_due or (
             kind.is_program and not kind.is_page and (incoming.is_topic_item or incoming.thread is None)
         )
-        decision = decide_for_conversation(active, incoming, now, self._endless_rules if is_endless else self._rules)
-        if decision.status is not active.record.status:
-            active.record = active.record.with_status(decision.status)
+        rules = self._endless_rules if is_endless else self._rules
+        decision = conversation.decide_on_message(record.status, now, rules)
+        if not kind.is_program:
+            text = str(incoming.payload.get("query", ""))
+            is_echo = bool(active.last_reply) and active.last_reply in text and decision.ended_state is None
+            active.echo_count = active.echo_count + 1 if is_echo else 0
+            if active.echo_count >= conversation.ECHOES_UNTIL_PAUSE and decision.outcome is RUN:
+                interaction_count = decision.status.interaction_count - 1  # an echo gets no turn
+                decision = conversation.refuse_echo(replace(decision.status, interaction_count=interaction_count), now, rules)
+        if decision.status is not record.status:
+            active.record = record.with_status(decision.status)
         return decision
 
     def begin(self, active: ActiveConversation, incoming: InboundRequest) -> None:
@@ -215,23 +226,6 @@ class ConversationAdmission:
         await queued.stored
         if final_messages:
             self._outbox.send_final(incoming.channel_name, queued.inbox_row, final_messages)
-
-
-def decide_for_conversation(active: ActiveConversation, incoming: InboundRequest, now: datetime, rules: Rules) -> Decision:
-    """Decide what a request does to its conversation: run it, refuse it, or refuse it with a notice.
-
-    Counts in `active` how often the sender has echoed the last reply of the agent. Requests of programs are not counted.
-    """
-    decision = conversation.decide_on_message(active.record.status, now, rules)
-    if incoming.kind.is_program:
-        return decision
-    text = str(incoming.payload.get("query", ""))
-    is_echo = bool(active.last_reply) and active.last_reply in text and decision.ended_state is None
-    active.echo_count = active.echo_count + 1 if is_echo else 0
-    if active.echo_count >= conversation.ECHOES_UNTIL_PAUSE and decision.outcome is RUN:
-        uncounted = replace(decision.status, interaction_count=decision.status.interaction_count - 1)  # an echo gets no turn
-        return conversation.refuse_echo(uncounted, now, rules)
-    return decision
 
 
 def refusal_notice(

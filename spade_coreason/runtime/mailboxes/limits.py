@@ -319,15 +319,18 @@ class MailboxCapacity(Interceptor):
 
     def receive(self, request: ReceivedRequest) -> Accept | Refuse:
         """Refuse a request of a sender who waits for too many answers."""
-        if not self._is_full(request.owner, request.thread):
-            if len(request.content) <= LARGE_CHARACTERS or not self._is_full_for_large(request.owner):
+        state, is_large = self._senders.get(request.owner), len(request.content) > LARGE_CHARACTERS
+        if state is None or (state.queued_count < self._max_queued and not is_large):
+            return _ACCEPT
+        if not self._is_full(state, request.thread):
+            if not is_large or state.count_large() < MAX_LARGE_REQUESTS:
                 return _ACCEPT
             text = translate(
                 "You already have {number} long messages waiting. New ones are not accepted until one is answered.",
                 number=MAX_LARGE_REQUESTS,
             )
             return Refuse(ErrorCode.TOO_MANY_REQUESTS, text, RATE_INTERVAL_S)
-        if self._senders[request.owner].queued_count >= self._max_queued_per_sender:
+        if state.queued_count >= self._max_queued_per_sender:
             text = translate_plural(
                 "You already have {number} message waiting. New ones are not accepted until it is answered.",
                 "You already have {number} messages waiting. New ones are not accepted until some are answered.",
@@ -343,24 +346,18 @@ class MailboxCapacity(Interceptor):
 
     async def wait(self, incoming: InboundRequest) -> None:
         """Wait until there is room for a request, so that it is not refused for the length of its queue."""
-        sender, hold = incoming.owner, self._archive_hold
-        is_large = len(incoming.content) > LARGE_CHARACTERS
-        while self._is_full(sender, incoming.thread) or (is_large and self._is_full_for_large(sender)):
-            if workers := [one.worker for one in self._senders[sender].mailboxes.values() if one.worker is not None]:
+        hold, is_large = self._archive_hold, len(incoming.content) > LARGE_CHARACTERS
+        while (state := self._senders.get(incoming.owner)) is not None and (
+            self._is_full(state, incoming.thread) or (is_large and state.count_large() >= MAX_LARGE_REQUESTS)
+        ):
+            if workers := [one.worker for one in state.mailboxes.values() if one.worker is not None]:
                 await asyncio.wait(workers, return_when=asyncio.FIRST_COMPLETED)
             elif hold.rows:
                 hold.release()  # they fill the queues, and wait for the archive, which waits for room
             else:
                 await asyncio.sleep(_POLL_S)  # the agent is paused; nothing here is called when the pause ends
 
-    def _is_full(self, sender: str, thread: str | None) -> bool:
-        state = self._senders.get(sender)
-        if state is None or (queued_count := state.queued_count) < self._max_queued:
-            return False
+    def _is_full(self, state: SenderState, thread: str | None) -> bool:
         mailbox = state.mailboxes.get(thread)
         is_mailbox_full = mailbox is not None and len(mailbox.queue) >= self._max_queued
-        return is_mailbox_full or queued_count >= self._max_queued_per_sender
-
-    def _is_full_for_large(self, sender: str) -> bool:
-        state = self._senders.get(sender)
-        return state is not None and state.count_large() >= MAX_LARGE_REQUESTS
+        return is_mailbox_full or state.queued_count >= self._max_queued_per_sender

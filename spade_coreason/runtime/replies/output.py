@@ -188,7 +188,9 @@ class ReplySender:
             return []
         encoder = self.encoder
         recipient = encoder.recipient
-        messages = [OutboundMessage(recipient, content) for content in contents]
+        messages = []
+        for content in contents:  # for one message, a loop costs less than a comprehension
+            messages.append(OutboundMessage(recipient, content))
         for listener in self._listeners:
             messages += [OutboundMessage(listener, encoder.readdress(content, listener)) for content in contents]
         return messages

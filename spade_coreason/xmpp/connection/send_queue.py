@@ -181,7 +181,7 @@ class SendQueue:
         written = stanzas
         if len(stanzas) > 1:
             stanzas = build_batches(stanzas)
-        contents = "".join([stanza.content for stanza in stanzas])
+        contents = stanzas[0].content if len(stanzas) == 1 else "".join([stanza.content for stanza in stanzas])
         sm.count_sent(stanzas)
         text = sm.pop_due_ack() + contents
         if sm.enabled_out and (stanzas or (self._waiting.recipients and not had_waiting)):
@@ -242,5 +242,8 @@ class SendQueue:
 
 def _count_large(stanzas: Iterable[object]) -> int:
     """Count the characters of the large stanzas among these."""
-    sizes = [len(stanza.content) for stanza in stanzas if isinstance(stanza, OutboundMessage)]
-    return sum([size for size in sizes if size >= SMALL_CHARACTERS])
+    characters = 0
+    for stanza in stanzas:  # for one stanza, a loop costs less than a comprehension
+        if isinstance(stanza, OutboundMessage) and len(stanza.content) >= SMALL_CHARACTERS:
+            characters += len(stanza.content)
+    return characters
