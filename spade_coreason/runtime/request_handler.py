@@ -54,12 +54,14 @@ class RequestHandler:
         desk: QuestionDesk,
         admission: ConversationAdmission,
         expiry: ConversationExpiry,
+        usage: Usage,
         turns: TurnExecution,
         outbox: Outbox,
         clock: Callable[[], datetime],
     ) -> None:
         self._late_checks = late_checks
         self._expiry = expiry
+        self._usage = usage
         self._outbox = outbox
         self._loader = loader
         self._executor = executor
@@ -104,7 +106,12 @@ class RequestHandler:
             if decision.outcome is not RUN:
                 await self._admission.refuse(active, queued, decision.outcome, now)
                 return
-            self._admission.begin(active, incoming)
+            conversation_id, status = active.record.conversation_id, active.record.status
+            self._expiry.on_activity(conversation_id, status.last_interaction)
+            if status.interaction_count == 1:
+                self._usage.reset_conversation(conversation_id)
+            if incoming.wants_displayed_marker and incoming.stanza_id:
+                self._outbox.send_displayed(incoming)
         if not await self._turns.execute(mailbox, active, queued, person, now):
             self._late_checks.tell_if_access_was_lost(queued)
 
@@ -162,8 +169,6 @@ class ConversationAdmission:
         self,
         inbox: Inbox,
         policy: Policy,
-        expiry: ConversationExpiry,
-        usage: Usage,
         outbox: Outbox,
         outputs: TurnOutputs,
         metrics: Metrics,
@@ -172,8 +177,6 @@ class ConversationAdmission:
         self._rules = policy.rules
         self._endless_rules = policy.rules.model_copy(update={"max_interactions": 0})
         self._has_commands = policy.rules.commands
-        self._expiry = expiry
-        self._usage = usage
         self._outbox = outbox
         self._outputs = outputs
         self._metrics = metrics
@@ -200,17 +203,6 @@ class ConversationAdmission:
         if decision.status is not record.status:
             active.record = record.with_status(decision.status)
         return decision
-
-    def begin(self, active: ActiveConversation, incoming: InboundRequest) -> None:
-        """Note that the turn of a request begins, and tell its sender that it is read."""
-        conversation_id, status = active.record.conversation_id, active.record.status
-        self._expiry.on_activity(conversation_id, status.last_interaction)
-        if status.interaction_count == 1:
-            self._usage.reset_conversation(conversation_id)
-        if incoming.wants_displayed_marker and incoming.stanza_id:
-            channel = self._outbox.channel_of(incoming)
-            if (displayed := channel.encode_displayed(incoming)) is not None:
-                channel.send([displayed])
 
     async def refuse(self, active: ActiveConversation, queued: QueuedRequest, outcome: Outcome, now: datetime) -> None:
         """Finish a request without a turn: with a notice, or in silence to people who have had one."""

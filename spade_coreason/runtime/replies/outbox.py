@@ -62,6 +62,12 @@ class Outbox:
         """Send an event of the platform itself as a reply to a request, which is not stored. `key` is by default a new one."""
         self.channel_of(incoming).send(self.encode(incoming, key or uuid4(), event))
 
+    def send_displayed(self, incoming: InboundRequest) -> None:
+        """Tell the sender of a request that it is read, if its channel can."""
+        channel = self.channel_of(incoming)
+        if (displayed := channel.encode_displayed(incoming)) is not None:
+            channel.send([displayed])
+
     def send_problem(self, incoming: InboundRequest, problem: Refused | Failed, key: UUID | None = None) -> None:
         """Tell a sender that a request cannot be accepted: a program each time, all others at most once a minute.
 
