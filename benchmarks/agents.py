@@ -147,13 +147,15 @@ def build_hosted(
     from spade_coreason.agents.echo import EchoAgent
     from spade_coreason.domain.access import AccessPolicy
     from spade_coreason.domain.policy import Policy, Rules
-    from spade_coreason.runtime import AgentParts
+    from spade_coreason.runtime import AgentParts, AgentRules
     from spade_coreason.xmpp import HostedAgent, Login
 
     policy = Policy(rules=Rules(max_interactions=0))
 
     def build(network: AgentNetwork, upload: UploadFile) -> AgentRuntime:
-        parts = AgentParts(AgentRepository(database, jid), network, Files(upload), PeerOptions(), AccessPolicy(jid), policy)
+        parts = AgentParts(
+            AgentRepository(database, jid), network, Files(upload), PeerOptions(), AgentRules(AccessPolicy(jid), policy)
+        )
         return parts.build_runtime(EchoAgent(AgentDefinition.simple("echo")), crash_guard=crash_guard)
 
     return HostedAgent(Login(jid, password), endpoint, build, stanza_bytes=policy.limits.stanza_bytes)

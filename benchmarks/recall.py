@@ -20,7 +20,7 @@ from spade_coreason.contracts.times import utc_now
 from spade_coreason.domain.conversation import ConversationStatus
 from spade_coreason.memory import ExtractiveSummariser, HistoryWindows, estimate_tokens
 from spade_coreason.memory.conversation import Variables
-from spade_coreason.memory.session import SessionChanges, TurnSession
+from spade_coreason.memory.session import SessionChanges, SessionTools, TurnSession
 from spade_coreason.runtime.steps.step_journal import StepJournal
 from spade_coreason.storage import open_database
 from spade_coreason.storage.backends.database import Database
@@ -103,7 +103,7 @@ def _session(database: Database, knowledge: Knowledge) -> TurnSession:
     repository = AgentRepository(database, AGENT)
     windows = HistoryWindows(repository, MemoryConfig(), estimate_tokens, ExtractiveSummariser(), knowledge)
     journal = StepJournal(repository.inbox, 0, uuid4())
-    return TurnSession(conversation, (), identity, repository, changes, journal, windows, _fail, _fail)
+    return TurnSession(conversation, (), identity, repository, changes, windows, SessionTools(journal, _fail, _fail))
 
 
 def _fail() -> NoReturn:

@@ -25,7 +25,7 @@ from spade_coreason.domain.conversation import ConversationStatus
 from spade_coreason.domain.identifiers import candidate_conversation_ids, derive_session_id
 from spade_coreason.domain.messages import InboundRequest
 from spade_coreason.domain.policy import Policy, Rules
-from spade_coreason.runtime import AgentParts, Files, PeerOptions
+from spade_coreason.runtime import AgentParts, AgentRules, Files, PeerOptions
 from spade_coreason.runtime.runner import Runner
 from spade_coreason.storage import open_database
 from spade_coreason.storage.backends.database import Database
@@ -156,7 +156,7 @@ class _Session:
         store = AgentRepository(database, AGENT)
         network = XmppTransport(AGENT, lambda messages: None, Policy().limits.stanza_bytes).network
         policy = Policy(rules=Rules(max_interactions=0))
-        parts = AgentParts(store, network, Files(refuse_upload), PeerOptions(), AccessPolicy(AGENT), policy)
+        parts = AgentParts(store, network, Files(refuse_upload), PeerOptions(), AgentRules(AccessPolicy(AGENT), policy))
         runner = parts.build_runtime(_Echo()).runner
         await runner.open()
         return cls(database, store, runner, size)

@@ -89,6 +89,7 @@ from .memory import AgentInteractionMemory, Embedder, MemoryLimits, MemoryRows, 
 from .runtime import (
     PLAIN_PRESENTATION,
     AgentParts,
+    AgentRules,
     AgentRuntime,
     Channel,
     ChannelGateway,
@@ -1057,8 +1058,7 @@ class AgentTester:
             PeerOptions(
                 self._platform_directory, trusted_agents=TrustedAgents(self._agent_specs), topic_broker=self._topic_broker
             ),
-            AccessPolicy(jid, self._allow, operators=policy.operators),
-            policy,
+            AgentRules(AccessPolicy(jid, self._allow, operators=policy.operators), policy),
             memory=partial(self._get_memory, jid),
             embedder=self._embedder,
             clock=self._clock,

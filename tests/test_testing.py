@@ -337,7 +337,7 @@ async def test_a_manifests_memory_policy_holds() -> None:
         await response.markdown(request.payload["query"])
 
     async with AgentTester(forgetful) as t:
-        assert t.runners["agent@localhost"].policy.memory.limit == 1
+        assert t.runners["agent@localhost"].conversations.history_windows.policy.limit == 1
 
 
 async def test_the_clock_is_the_time_of_requests_and_memories() -> None:

@@ -20,6 +20,7 @@ from ..runtime import (
     AccessRequests,
     AgentNetwork,
     AgentParts,
+    AgentRules,
     AgentRuntime,
     Channel,
     CrashGuard,
@@ -172,11 +173,12 @@ class AgentBuilder:
                 own_urls=self._list_file_places(endpoint),
             ),
             build_peer_options(self.settings, settings, self.directory, self._fan_out),
-            build_access_policy(self.settings, settings),
-            build_policy(self.settings, settings, None, has_forgery=endpoint.has_forgery),
+            AgentRules(
+                build_access_policy(self.settings, settings),
+                build_policy(self.settings, settings, None, has_forgery=endpoint.has_forgery),
+            ),
             memory=partial(self.get_memory, jid),
             embedder=self.embedder,
-            get_platform=lambda: self.host,
         )
         agent = load_agent(
             settings.agent,
@@ -195,6 +197,7 @@ class AgentBuilder:
             interceptors=self._build_interceptors(place, settings),
             crash_guard=self.crash_guard,
             tracing=self._tracing,
+            get_platform=lambda: self.host,
         )
         self._admit_callers(jid, runtime.gateway.access_requests)
         return runtime

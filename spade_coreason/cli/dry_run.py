@@ -49,8 +49,9 @@ class HasCard(Protocol):
 def build_unstarted_agent(settings: Settings, number: int) -> Agent:
     """Build a configured agent without starting it. Raise ConfigError as `load_agent` and `load_interceptors` do."""
     from ..domain.access import AccessPolicy
+    from ..domain.policy import Policy
     from ..memory import AgentInteractionMemory
-    from ..runtime import AgentParts, Files, PeerOptions, load_agent, load_interceptors
+    from ..runtime import AgentParts, AgentRules, Files, PeerOptions, load_agent, load_interceptors
     from ..storage import AgentRepository
     from ..xmpp import XmppTransport
 
@@ -64,7 +65,7 @@ def build_unstarted_agent(settings: Settings, number: int) -> Agent:
         XmppTransport(jid, unavailable.send, settings.limits.stanza_bytes).network,
         Files(unavailable.upload),
         PeerOptions(),
-        AccessPolicy(jid),
+        AgentRules(AccessPolicy(jid), Policy()),
         memory=lambda: AgentInteractionMemory(jid, settings.storage.memory_dir),
     )
     injectables = parts.as_injectables(agent.manifest)

@@ -63,6 +63,7 @@ from .openai_api import (
 )
 from .session import (
     SessionChanges as SessionChanges,
+    SessionTools as SessionTools,
     TurnSession as TurnSession,
 )
 from .summaries import (

@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol
 
 from ..contracts import Identity, Interaction, MemoryStrategy, Missed, Schedule
 from ..contracts.authoring import OnUncertain, Payload, VariableScope
@@ -168,24 +168,29 @@ class SessionApprovals(Protocol):
     ) -> Any: ...
 
 
+class SessionTools(NamedTuple):
+    """What a session uses of its turn: its steps, and what opens its schedules and its questions, which few turns use."""
+
+    steps: StepRunner
+    open_schedules: Callable[[], SessionSchedules]
+    open_questions: Callable[[], SessionApprovals]
+
+
 class TurnSession:
     """The `Session` of one turn. `contracts.authoring` documents the methods for agents.
 
-    `open_schedules` and `open_questions` return what few turns use. `person` is the bare JID of the person whose knowledge it
-    searches; "" if it is not known.
+    `person` is the bare JID of the person whose knowledge it searches; "" if it is not known.
     """
 
     __slots__ = (
         "_changes",
         "_compaction",
         "_identity",
-        "_open_questions",
-        "_open_schedules",
         "_person",
         "_recent_turns",
         "_record",
         "_repository",
-        "_steps",
+        "_tools",
         "_windows",
         "later_turns",
     )
@@ -197,10 +202,8 @@ class TurnSession:
         identity: Identity,
         repository: AgentRepository,
         changes: SessionChanges,
-        steps: StepRunner,
         windows: HistoryWindows,
-        open_schedules: Callable[[], SessionSchedules],
-        open_questions: Callable[[], SessionApprovals],
+        tools: SessionTools,
         person: str = "",
     ) -> None:
         self._record = record
@@ -209,11 +212,9 @@ class TurnSession:
         self._repository = repository
         self._windows = windows
         self._compaction = windows.compaction_state(changes.conversation_variables) if windows.compacts else NO_COMPACTION
-        self._open_schedules = open_schedules
-        self._open_questions = open_questions
         self._person = person
         self._changes = changes
-        self._steps = steps
+        self._tools = tools
         self.later_turns = 0
         """The number of turns since the first run of this one, which has waited for an answer. `history` leaves them out."""
 
@@ -294,7 +295,7 @@ class TurnSession:
 
     async def run_once(self, name: str, function: Callable[..., Any], *args: Any, on_uncertain: OnUncertain = "retry") -> Any:
         """Run a durable step: call `function(*args)`, and store its result before this returns it."""
-        return await self._steps.run_once(name, function, args, on_uncertain)
+        return await self._tools.steps.run_once(name, function, args, on_uncertain)
 
     async def run_approved(self, name: str, function: Callable[..., Any], *args: Any, approvers: str | None = None) -> Any:
         """Run a durable step once a person has approved it."""
@@ -302,23 +303,23 @@ class TurnSession:
 
     def open_approvals(self) -> SessionApprovals:
         """Return the approvals of the turn, for those who ask for several at once."""
-        return self._open_questions()
+        return self._tools.open_questions()
 
     async def remind(self, when: datetime | timedelta | str, payload: Payload, *, missed: Missed = "once") -> str:
         """Let a request come in this conversation at a time, and return the id of the schedule."""
-        return await self._open_schedules().remind(when, payload, missed)
+        return await self._tools.open_schedules().remind(when, payload, missed)
 
     async def later(self, payload: Payload) -> str:
         """Let work that takes long run beside this conversation, and return the id of the schedule."""
-        return await self._open_schedules().later(payload)
+        return await self._tools.open_schedules().later(payload)
 
     async def cancel_schedule(self, schedule_id: str) -> bool:
         """Cancel a schedule of the owner of this conversation. Return False if there is none."""
-        return await self._open_schedules().cancel(schedule_id)
+        return await self._tools.open_schedules().cancel(schedule_id)
 
     async def schedules(self) -> list[Schedule]:
         """Return the schedules of the owner of this conversation, the next due ones first."""
-        return await self._open_schedules().find_all()
+        return await self._tools.open_schedules().find_all()
 
     def end(self) -> None:
         """End the episode of the conversation after this turn. The next message opens a new one with the same memory."""

@@ -6,7 +6,7 @@ import lazy_loader
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submod_attrs={
-        "assembly": ["AgentParts", "AgentRuntime", "BuildRuntime"],
+        "assembly": ["AgentParts", "AgentRules", "AgentRuntime", "BuildRuntime"],
         "interceptors": ["InterceptorSource", "load_interceptors", "make_interceptor"],
         "access.access_requests": ["AccessRequests"],
         "agent_factory": ["build_agent", "find_agent", "find_agents", "load_agent"],

@@ -7,6 +7,7 @@ from .agent_factory import (
 )
 from .assembly import (
     AgentParts as AgentParts,
+    AgentRules as AgentRules,
     AgentRuntime as AgentRuntime,
     BuildRuntime as BuildRuntime,
 )

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from ..concurrency import DeadlineExceededError, run_with_timeout
 from ..contracts import Agent, AgentDefinition, Interceptor, MemoryConfig
@@ -97,12 +97,18 @@ from .turns.turn_execution import TurnExecution, TurnStore
 log = logging.getLogger(__name__)
 
 
+class AgentRules(NamedTuple):
+    """The rules of one agent: who may talk to it, and its limits and timeouts."""
+
+    access: AccessPolicy
+    policy: Policy
+
+
 class AgentParts:
     """The parts of one agent that there are before it: its constructor may take some, and its runner uses them.
 
-    `repository` has the rows of the agent, whose bare JID is `repository.agent`. `access` decides who may talk to it. `policy`
-    has its limits and timeouts. `memory` returns the interaction memory; None for an agent without one. `get_platform` returns
-    its platform, once that is there. `clock` is the time of conversations.
+    `repository` has the rows of the agent, whose bare JID is `repository.agent`. `memory` returns the interaction memory; None
+    for an agent without one. `clock` is the time of conversations.
     """
 
     def __init__(
@@ -111,15 +117,13 @@ class AgentParts:
         network: AgentNetwork,
         files: Files,
         peer_options: PeerOptions,
-        access: AccessPolicy,
-        policy: Policy | None = None,
+        rules: AgentRules,
         *,
         memory: Callable[[], AgentInteractionMemory] | None = None,
         embedder: Embedder | None = None,
-        get_platform: Callable[[], OperationHost | None] = lambda: None,
         clock: Callable[[], datetime] = utc_now,
     ) -> None:
-        policy = policy or Policy()
+        access, policy = rules
         jid = self.jid = repository.agent
         """The bare JID of the agent."""
         self.repository = repository
@@ -129,7 +133,6 @@ class AgentParts:
         self.access = access
         self.policy = policy
         self.memory = memory
-        self.get_platform = get_platform
         self.clock = clock
         self.cancelling = asyncio.Event()
         """Set while a stop cancels the running turns. Their requests run again after the next start."""
@@ -175,6 +178,7 @@ class AgentParts:
         interceptors: Sequence[Interceptor] = (),
         crash_guard: CrashGuard | None = None,
         tracing: Tracing | None = None,
+        get_platform: Callable[[], OperationHost | None] = lambda: None,
     ) -> AgentRuntime:
         """Build the runner, the intake and the gateway of an agent.
 
@@ -182,6 +186,7 @@ class AgentParts:
         conversation id and the final state when an episode ends; a method of the agent of this name is called last.
         `summariser` and `count_tokens` are parts of the memory strategy. `interceptors` decide on new requests, and run around
         `assist`, in their order. `crash_guard` is the one of the process. `tracing` makes the traces, if there are any.
+        `get_platform` returns the platform of the agent, once that is there.
         """
         crash_guard = crash_guard or CrashGuard(RunningRequests())
         if isinstance(changed := getattr(agent, "manifest_changed", None), EventEmitter):
@@ -202,7 +207,9 @@ class AgentParts:
         incidents = IncidentRecorder(self.repository, self.clock)
         intake = _build_intake(self, agent, conversations, program_requests, incidents, interceptors, crash_guard, tracing)
         control = _build_control(self, conversations, intake)
-        turns = _build_turns(self, agent, conversations, intake, control, incidents, interceptors, crash_guard, tracing)
+        quotas = replace(self.policy.quotas, operators=self.policy.operators)
+        host = AgentHost(self.repository, control, self.memory, self.knowledge, quotas, get_platform)
+        turns = _build_turns(self, agent, conversations, intake, host, incidents, interceptors, crash_guard, tracing)
         runner = Runner(
             agent=agent,
             repository=self.repository,
@@ -314,7 +321,7 @@ def _build_intake(
     capacity = MailboxCapacity(mailboxes.senders, mailboxes.archive_hold, policy.limits.queue)
     admission = Admission(parts.jid, capacity, conversations.quota_limit, incidents, metrics, interceptors)
     recovery = InboxRecovery(
-        repository, mailboxes, withdrawal, admission, outbox, commands, languages, crash_guard, policy.rules.on_restart
+        repository, withdrawal, admission, outbox, commands, languages, crash_guard, policy.rules.on_restart
     )
     desk = QuestionDesk(repository, access, policy.approvals, languages, recovery.queue, tasks)
     notifier = Notifier(
@@ -327,7 +334,7 @@ def _build_intake(
         policy.rules.max_interactions,
     )
     repeated = RepeatedRequests(repository, mailboxes, program_requests, outbox, metrics, clock)
-    flow = repository, mailboxes, withdrawal, admission, commands, repeated, desk, outbox, languages, clock
+    flow = repository, withdrawal, admission, commands, repeated, desk, languages, clock
     requests = RequestIntake(*flow) if tracing is None else TracedIntake(tracing, *flow)
     access_requests = AccessRequests(access, repository, agent.manifest.metadata.name, network.notices, languages)
     revocation = AccessRevocation(parts.jid, access_requests, mailboxes, outbox)
@@ -346,10 +353,9 @@ def _build_intake(
     gateway = InboundGateway(
         requests,
         reactions,
-        parts.open_requests,
+        parts.peers,
         access_requests,
         network,
-        parts.peer_options,
         parts.known_people,
         capacity,
         notifier,
@@ -372,19 +378,8 @@ def _build_intake(
 
 def _build_control(parts: AgentParts, conversations: ConversationParts, intake: _Intake) -> AgentControl:
     """Build the agent as operations use it."""
-    erasure = LiveErasure(
-        parts.repository,
-        conversations.withdrawal,
-        conversations.loader,
-        conversations.history_windows,
-        conversations.expiry,
-        parts.tasks,
-        conversations.quota_limit,
-        intake.admission,
-        conversations.outbox,
-        parts.memory,
-        parts.policy.timings.cancel_grace_s,
-    )
+    grace_s = parts.policy.timings.cancel_grace_s
+    erasure = LiveErasure(parts.repository, conversations, parts.tasks, intake.admission, parts.memory, grace_s)
     return AgentControl(
         repository=parts.repository,
         mailboxes=conversations.mailboxes,
@@ -414,7 +409,7 @@ def _build_turns(
     agent: Agent,
     conversations: ConversationParts,
     intake: _Intake,
-    control: AgentControl,
+    host: AgentHost,
     incidents: IncidentRecorder,
     interceptors: Sequence[Interceptor],
     crash_guard: CrashGuard,
@@ -435,7 +430,6 @@ def _build_turns(
         parts.cancelling,
     )
     store = TurnStore(repository, outbox, intake.desk, parts.notifications, parts.usage, metrics)
-    quotas = replace(policy.quotas, operators=policy.operators)
     context = CommandContext(
         agent=agent,
         operators=frozenset(policy.operators),
@@ -450,34 +444,24 @@ def _build_turns(
         erased_people=intake.admission.erased_people,
         loader=conversations.loader,
         files=parts.files,
-        host=AgentHost(repository, control, parts.memory, parts.knowledge, quotas, parts.get_platform),
+        host=host,
     )
     effects = CommandEffects(context, intake.desk, conversations.expiry, conversations.withdrawal)
     agent_commands = AgentCommandRunner(repository, outputs, factory, runner, store, effects, metrics)
     executor = CommandExecutor(repository, intake.commands, context, intake.admission, agent_commands, effects, outbox)
     handler = RequestHandler(
         LateChecks(intake.requests, intake.revocation, inbox, outbox, metrics, clock),
-        conversations.loader,
+        conversations,
         executor,
         intake.desk,
         ConversationAdmission(inbox, policy, outbox, outputs, metrics),
-        conversations.expiry,
         parts.usage,
         TurnExecution(outputs, factory, runner, store, conversations.history_windows, conversations.expiry, policy, metrics),
-        outbox,
         clock,
     )
+    retry_s, waits_for_storage = policy.timings.retry_s, crash_guard.waits_for_storage
     guarded = GuardedHandler(
-        handler,
-        intake.repeated,
-        parts.languages,
-        conversations.mailboxes,
-        inbox,
-        outbox,
-        metrics,
-        parts.jid,
-        retry_s=policy.timings.retry_s,
-        waits_for_storage=crash_guard.waits_for_storage,
+        handler, intake.repeated, parts.languages, conversations, repository, metrics, retry_s, waits_for_storage
     )
     handle: HandleRequest = guarded.handle
     if tracing is not None:

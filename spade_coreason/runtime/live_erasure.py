@@ -11,7 +11,6 @@ from ..domain.identifiers import recover_thread
 from ..domain.messages import REPLY_THREAD, InboundRequest
 from ..memory import (
     AgentInteractionMemory,
-    HistoryWindows,
     cut_conversation,
     erase_conversation,
     erase_person,
@@ -28,12 +27,8 @@ from ..storage import (
     to_micros,
 )
 from .access.admission import Admission, refuse_for_deletion
-from .conversations.conversation_loader import ConversationLoader
-from .conversations.expiry import ConversationExpiry
-from .mailboxes.limits import QuotaLimit
+from .conversations.parts import ConversationParts
 from .mailboxes.mailbox import ERASING_MAILBOX, Mailbox, MailboxTask, QueuedRequest
-from .mailboxes.withdrawal import Withdrawal
-from .replies.outbox import Outbox
 from .tasks import AgentTasks
 
 
@@ -50,30 +45,25 @@ class LiveErasure:
     def __init__(
         self,
         repository: AgentRepository,
-        withdrawal: Withdrawal,
-        loader: ConversationLoader,
-        history_windows: HistoryWindows,
-        expiry: ConversationExpiry,
+        conversations: ConversationParts,
         tasks: AgentTasks,
-        quota_limit: QuotaLimit,
         admission: Admission,
-        outbox: Outbox,
         get_memory: Callable[[], AgentInteractionMemory] | None,
         grace_s: float,
     ) -> None:
         self._repository = repository
-        self._withdrawal = withdrawal
-        self._mailboxes = withdrawal.mailboxes
-        self._loader = loader
-        self._persons = loader.persons
-        self._history_windows = history_windows
-        self._expiry = expiry
+        self._withdrawal = conversations.withdrawal
+        self._mailboxes = conversations.mailboxes
+        self._loader = conversations.loader
+        self._persons = conversations.loader.persons
+        self._history_windows = conversations.history_windows
+        self._expiry = conversations.expiry
+        self._quota_limit = conversations.quota_limit
+        self._outbox = conversations.outbox
         self._tasks = tasks
-        self._outbox = outbox
-        self._grace_s = grace_s
-        self._quota_limit = quota_limit
         self._admission = admission
         self._get_memory = get_memory
+        self._grace_s = grace_s
         self._ending: dict[str, list[tuple[Mailbox, datetime | None, asyncio.Future[int]]]] = {}
         """The turns of people that are refused: mailbox, start (None for one that is not cut off), and end."""
         self._dropped: dict[str, int] = {}

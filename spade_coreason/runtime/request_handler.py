@@ -22,18 +22,16 @@ from ..domain.texts.durations import format_duration
 from ..domain.texts.translation import LANGUAGE, translate, translate_plural
 from ..exceptions import ContentRefusedError, LeaseLostError, StoreError
 from ..memory import ActiveConversation, Usage
-from ..storage import Inbox
+from ..storage import AgentRepository, Inbox
 from .access.revocation import AccessRevocation
 from .channels import OutboundMessage
 from .commands.answers import answer_command
 from .commands.executor import CommandExecutor
-from .conversations.conversation_loader import ConversationLoader
-from .conversations.expiry import ConversationExpiry
+from .conversations.parts import ConversationParts
 from .intake.repeated_requests import RepeatedRequests
 from .intake.request_intake import RequestIntake
 from .languages import PersonLanguages
 from .mailboxes.mailbox import Mailbox, QueuedRequest
-from .mailboxes.mailboxes import Mailboxes
 from .observability.metrics import Metrics
 from .questions.desk import QuestionDesk
 from .replies.outbox import Outbox
@@ -49,24 +47,22 @@ class RequestHandler:
     def __init__(
         self,
         late_checks: LateChecks,
-        loader: ConversationLoader,
+        conversations: ConversationParts,
         executor: CommandExecutor,
         desk: QuestionDesk,
         admission: ConversationAdmission,
-        expiry: ConversationExpiry,
         usage: Usage,
         turns: TurnExecution,
-        outbox: Outbox,
         clock: Callable[[], datetime],
     ) -> None:
         self._late_checks = late_checks
-        self._expiry = expiry
-        self._usage = usage
-        self._outbox = outbox
-        self._loader = loader
+        self._loader = conversations.loader
+        self._expiry = conversations.expiry
+        self._outbox = conversations.outbox
         self._executor = executor
         self._desk = desk
         self._admission = admission
+        self._usage = usage
         self._turns = turns
         self._clock = clock
 
@@ -256,23 +252,19 @@ class GuardedHandler:
         handler: RequestHandler,
         repeated: RepeatedRequests,
         languages: PersonLanguages,
-        mailboxes: Mailboxes,
-        inbox: Inbox,
-        outbox: Outbox,
+        conversations: ConversationParts,
+        repository: AgentRepository,
         metrics: Metrics,
-        jid: str,
-        *,
         retry_s: float,
         waits_for_storage: bool,
     ) -> None:
         self._answer = handler.answer
         self._repeated = repeated
         self._languages = languages
-        self._mailboxes = mailboxes
-        self._inbox = inbox
-        self._outbox = outbox
+        self._mailboxes = conversations.mailboxes
+        self._outbox = conversations.outbox
+        self._inbox, self._jid = repository.inbox, repository.agent
         self._metrics = metrics
-        self._jid = jid
         self._retry_s = retry_s
         self._waits_for_storage = waits_for_storage
 

@@ -122,7 +122,7 @@ class Runner:
         """Close the agent, after `drain`: end the background tasks and run `shutdown()`."""
         conversations = self.conversations
         conversations.outputs.close()
-        self.turn_runner.assist_timers.abandon_all()
+        self.turn_runner.abandon_all()
         for sender in self.mailboxes.cancel_workers():
             log.error("%s: a turn of %s ignores its cancellation, and is abandoned", self.jid, sender)
         await conversations.retention_job.close()

@@ -7,11 +7,12 @@ import re
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
-from spade_coreason import AgentRequest, AgentTester, ResponseHandler, SessionHandle, StreamHandle, agent
+from spade_coreason import AgentRequest, AgentTester, ResponseHandler, Session, SessionHandle, StreamHandle, agent
 from spade_coreason.exceptions import PeerFailedError
 from spade_coreason.testing import PlatformLimits, Policy, Rules, RunnerTimings
 from tests.support.errors import ExpectedErrors
@@ -414,3 +415,24 @@ async def test_an_agent_that_swallows_its_cancellation_does_not_hold_up_the_stop
             await has_begun.wait()
             await t.restart(grace_s=0)
         assert is_cancelled.is_set()
+
+
+async def test_a_job_that_swallows_its_cancellation_does_not_hold_up_the_stop(expected_errors: ExpectedErrors) -> None:
+    expected_errors("a turn of tester@localhost ignores its cancellation, and is abandoned")
+    has_begun = asyncio.Event()
+
+    @agent
+    async def digger(request: AgentRequest, session: Session, response: ResponseHandler) -> None:
+        if "schedule" not in request.metadata:
+            await session.later({"query": "dig"})
+            return
+        has_begun.set()
+        while True:
+            with suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+
+    async with AgentTester(digger) as t:
+        t.send("go")
+        async with asyncio.timeout(TIMEOUT_S):
+            await has_begun.wait()
+            await t.restart(grace_s=0)

@@ -9,7 +9,7 @@ from xml.etree.ElementTree import Element, fromstring
 
 from spade_coreason import AgentDefinition, AgentRequest, ResponseHandler, SessionHandle
 from spade_coreason.domain.access import AccessPolicy
-from spade_coreason.runtime import AgentParts, Files, InboundGateway, PeerOptions, Runner
+from spade_coreason.runtime import AgentParts, AgentRules, Files, InboundGateway, PeerOptions, Runner
 from spade_coreason.storage import AgentRepository, Commit
 from spade_coreason.storage.backends.statements import RECEIVE
 from spade_coreason.testing import PlatformLimits, Policy
@@ -59,7 +59,7 @@ async def run_gateway(url: str, **policy: Any) -> AsyncIterator[GatewayHarness]:
 
     transport = make_transport(AGENT, send)
     repository, access = AgentRepository(database, AGENT), AccessPolicy(AGENT)
-    parts = AgentParts(repository, transport.network, Files(refuse_upload), PeerOptions(), access, Policy(**policy))
+    parts = AgentParts(repository, transport.network, Files(refuse_upload), PeerOptions(), AgentRules(access, Policy(**policy)))
     runtime = parts.build_runtime(Echo())
     runner = runtime.runner
     await runner.open()

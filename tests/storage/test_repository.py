@@ -14,7 +14,7 @@ from spade_coreason.contracts import ConversationState, MemoryConfig
 from spade_coreason.domain.conversation import ConversationStatus, new_status
 from spade_coreason.memory import ExtractiveSummariser, HistoryWindows, estimate_tokens
 from spade_coreason.memory.conversation import Variables
-from spade_coreason.memory.session import SessionChanges, TurnSession
+from spade_coreason.memory.session import SessionChanges, SessionTools, TurnSession
 from spade_coreason.runtime.steps.step_journal import StepJournal
 from spade_coreason.storage import ConversationRows, count_stored
 from spade_coreason.storage.backends.database import Database
@@ -127,7 +127,7 @@ def make_session(
     changes = SessionChanges(Variables("conversation", name, values), Variables("person", owner, of_person), shared)
     windows = HistoryWindows(repository, MemoryConfig(), estimate_tokens, ExtractiveSummariser())
     journal = StepJournal(repository.inbox, 0, uuid4())
-    return TurnSession(row, (), identity, repository, changes, journal, windows, _fail, _fail), changes
+    return TurnSession(row, (), identity, repository, changes, windows, SessionTools(journal, _fail, _fail)), changes
 
 
 def _fail() -> NoReturn:

@@ -36,7 +36,7 @@ from spade_coreason.memory.interaction.store import AgentInteractionMemory
 from spade_coreason.operations.rpc.client import call_platform
 from spade_coreason.operations.table import OPERATIONS
 from spade_coreason.runtime import PeerOptions, UploadWarnings
-from spade_coreason.runtime.assembly import AgentParts, AgentRuntime
+from spade_coreason.runtime.assembly import AgentParts, AgentRules, AgentRuntime
 from spade_coreason.runtime.channels import AgentNetwork
 from spade_coreason.runtime.conversations.expiry import OnConversationEnd
 from spade_coreason.runtime.files import Files, UploadFile
@@ -165,13 +165,13 @@ class OnlineAgent:
         peer_options = PeerOptions(trusted_agents=TrustedAgents(domains=self.trusted_domains))
         file = find_database_file(self.url)
         memory = AgentInteractionMemory(self.jid, file.parent / "memory") if file is not None else None
+        access = AccessPolicy(self.jid, self.allow, self.invited_by, operators=self.policy.operators, **self.admission)
         parts = AgentParts(
             self.repository,
             network,
             Files(upload, warnings=UploadWarnings()),
             peer_options,
-            AccessPolicy(self.jid, self.allow, self.invited_by, operators=self.policy.operators, **self.admission),
-            self.policy,
+            AgentRules(access, self.policy),
             memory=None if memory is None else lambda: memory,
             clock=self.clock,
         )

@@ -14,7 +14,16 @@ from spade_coreason.contracts.times import utc_now
 from spade_coreason.domain.access import AccessPolicy
 from spade_coreason.domain.channel_kinds import PERSON
 from spade_coreason.domain.messages import InboundRequest
-from spade_coreason.runtime import AgentNetwork, AgentParts, AgentRuntime, Files, OutboundMessage, PeerOptions, UploadFile
+from spade_coreason.runtime import (
+    AgentNetwork,
+    AgentParts,
+    AgentRules,
+    AgentRuntime,
+    Files,
+    OutboundMessage,
+    PeerOptions,
+    UploadFile,
+)
 from spade_coreason.storage import Commit
 from spade_coreason.storage.repository import AgentRepository
 from spade_coreason.testing import Policy
@@ -42,8 +51,8 @@ def make_runtime(
 
     `access` replaces `allow`.
     """
-    access = access or AccessPolicy(repository.agent, allow)
-    parts = AgentParts(repository, network, Files(upload), PeerOptions(), access, policy, memory=memory, clock=clock)
+    rules = AgentRules(access or AccessPolicy(repository.agent, allow), policy or Policy())
+    parts = AgentParts(repository, network, Files(upload), PeerOptions(), rules, memory=memory, clock=clock)
     return parts.build_runtime(agent, **options)
 
 

@@ -63,7 +63,7 @@ async def _state(agent: OnlineAgent, client: StockClient) -> tuple[str, int]:
 
 
 def _rules(**changed: Any) -> Policy:
-    rules = {"max_interactions": 3, "cooldown": 60 * SECOND, "timeout": 60 * SECOND, "max_failures": 2, **changed}
+    rules = {"max_interactions": 3, "cooldown_s": 60, "timeout_s": 60, "max_failures": 2, **changed}
     return Policy(rules=Rules(**rules))
 
 
@@ -90,7 +90,7 @@ async def test_active_counts_and_over_the_limit_there_is_one_notice_then_silence
 ) -> None:
     ends = EndRecorder()
     clock = Clock()
-    policy = _rules(cooldown=1.5 * SECOND)
+    policy = _rules(cooldown_s=1.5)
     async with (
         run_agent(LifecycleAgent(), local_server, tmp_path, policy=policy, on_end=(ends,), clock=clock) as agent,
         StockClient(*await local_server.account(), local_server) as alice,
@@ -176,7 +176,7 @@ async def test_consecutive_failures_end_a_conversation_in_error_and_a_success_be
 async def test_the_idle_timeout_ends_a_conversation_and_the_next_message_reopens_it(
     local_server: XmppServer, tmp_path: Path
 ) -> None:
-    ends, clock, policy = EndRecorder(), Clock(), _rules(timeout=10 * SECOND)
+    ends, clock, policy = EndRecorder(), Clock(), _rules(timeout_s=10)
     async with (
         run_agent(lambda peers: LifecycleAgent(), local_server, tmp_path, policy=policy, on_end=(ends,), clock=clock) as agent,
         StockClient(*await local_server.account(), local_server) as alice,
@@ -207,7 +207,7 @@ async def test_an_ended_conversation_does_not_time_out(
 ) -> None:
     if "fail" in queries:
         expected_errors("ValueError: fail")
-    ends, clock, policy = EndRecorder(), Clock(), _rules(timeout=10 * SECOND)
+    ends, clock, policy = EndRecorder(), Clock(), _rules(timeout_s=10)
     async with (
         run_agent(LifecycleAgent(), local_server, tmp_path, policy=policy, on_end=(ends,), clock=clock) as agent,
         StockClient(*await local_server.account(), local_server) as alice,
@@ -242,7 +242,7 @@ async def test_a_reset_at_the_limit_reopens_a_conversation_with_the_same_memory(
 @pytest.mark.parametrize(
     ("rules", "queries", "state", "turns"),
     [
-        ({"timeout": 0.2 * SECOND}, [], "timeout", 6),
+        ({"timeout_s": 0.2}, [], "timeout", 6),
         ({}, ["end"], "completed", 7),
         ({}, ["/new"], "completed", 6),
         ({"max_failures": 1}, ["fail"], "error", 7),

@@ -48,8 +48,7 @@ from ..access.known_people import KnownPeople
 from ..channels import AgentNetwork, RequestState, encode_reply
 from ..initiative.notifier import Notifier
 from ..mailboxes.limits import MailboxCapacity
-from ..peers.open_requests import OpenRequests
-from ..peers.peers import PeerOptions
+from ..peers.peers import Peers
 from ..peers.topic_requests import ItemReader
 from .received_reactions import ReceivedReactions
 from .request_intake import RequestIntake
@@ -76,10 +75,9 @@ class InboundGateway:
         self,
         intake: RequestIntake,
         reactions: ReceivedReactions,
-        requests: OpenRequests,
+        peers: Peers,
         access_requests: AccessRequests,
         network: AgentNetwork,
-        peer_options: PeerOptions,
         people: KnownPeople,
         capacity: MailboxCapacity,
         notifier: Notifier,
@@ -87,12 +85,12 @@ class InboundGateway:
         self._intake = intake
         self._jid = intake.jid
         self._reactions = reactions
-        self._items = ItemReader(peer_options.topic_broker)
-        self._open_requests = requests
+        self._items = ItemReader(peers.options.topic_broker)
+        self._open_requests = peers.requests
         self.access = access_requests.access
         self.access_requests = access_requests
         self._channels, self._notices = network.channels, network.notices
-        self._trusted_agents = peer_options.trusted_agents
+        self._trusted_agents = peers.options.trusted_agents
         self._people = people
         self.capacity = capacity
         self._notifier = notifier

@@ -18,7 +18,6 @@ from ..commands.registry import Commands
 from ..crash_guard import CrashGuard
 from ..languages import PersonLanguages
 from ..mailboxes.mailbox import QueuedRequest
-from ..mailboxes.mailboxes import Mailboxes
 from ..mailboxes.withdrawal import Withdrawal, find_replaced
 from ..replies.outbox import Outbox
 from ..replies.output import dump_reply
@@ -33,7 +32,6 @@ class InboxRecovery:
     def __init__(
         self,
         repository: AgentRepository,
-        mailboxes: Mailboxes,
         withdrawal: Withdrawal,
         admission: Admission,
         outbox: Outbox,
@@ -44,7 +42,7 @@ class InboxRecovery:
     ) -> None:
         self._jid = repository.agent
         self._inbox = repository.inbox
-        self._mailboxes = mailboxes
+        self._mailboxes = withdrawal.mailboxes
         self._withdrawal = withdrawal
         self._erased_people = admission.erased_people
         self._outbox = outbox

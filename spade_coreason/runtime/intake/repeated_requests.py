@@ -67,7 +67,7 @@ class RepeatedRequests:
         self._inbox = repository.inbox
         self._mailboxes = mailboxes
         self._program_requests = program_requests
-        self._outbox = outbox
+        self.outbox = outbox
         self._metrics = metrics
         self._clock = clock
 
@@ -109,12 +109,12 @@ class RepeatedRequests:
         if stored is not None and stored.is_unanswered:
             # Its question was answered meanwhile. To wait here for its turn could take the turn slot that it needs.
             stored = stored._replace(is_parked=True)
-        channel = self._outbox.channel_of(incoming)
+        channel = self.outbox.channel_of(incoming)
         make_encoder = channel.make_encoder
         for address in earlier.listeners if earlier is not None else ():
             channel.send(repeat_reply(stored, queued.digest, make_encoder(replace(incoming, sender=address), queued.key)))
         messages = repeat_reply(stored, queued.digest, make_encoder(incoming, queued.key))
-        self._outbox.send_final(incoming.channel_name, queued.inbox_row, messages)
+        self.outbox.send_final(incoming.channel_name, queued.inbox_row, messages)
 
     async def repeat(self, incoming: InboundRequest, key: UUID) -> bool:
         """Send the reply to the request with a key once more, to the sender and by the channel of `incoming`.
@@ -122,7 +122,7 @@ class RepeatedRequests:
         Return False if there is none.
         """
         if not self._mailboxes.is_accepting:  # the request may wait for the start, or run again after the next one
-            self._outbox.send_problem(incoming, refuse_unanswered())
+            self.outbox.send_problem(incoming, refuse_unanswered())
             return True
         while True:
             while (running := self._program_requests.get(key)) is not None:
@@ -137,9 +137,9 @@ class RepeatedRequests:
             if not stored.is_unanswered:
                 break
             if self._program_requests.get(key) is None:
-                self._outbox.send_problem(incoming, refuse_unanswered())
+                self.outbox.send_problem(incoming, refuse_unanswered())
                 return True
-        channel = self._outbox.channel_of(incoming)
+        channel = self.outbox.channel_of(incoming)
         channel.send(repeat_reply(stored, stored.digest, channel.make_encoder(incoming, key)))
         return True
 
@@ -173,13 +173,13 @@ class RepeatedRequests:
         here could take the turn slot that the first request needs.
         """
         if earlier.digest != digest:
-            self._outbox.send_problem(incoming, refuse_other_content())
+            self.outbox.send_problem(incoming, refuse_other_content())
             return True
         if earlier.channel_name != incoming.channel_name:
-            self._outbox.send_problem(incoming, refuse_unanswered())
+            self.outbox.send_problem(incoming, refuse_unanswered())
             return True
         if not earlier.has_recipient(incoming.sender) and not earlier.accepts_address(incoming.sender):
-            self._outbox.send_problem(incoming, refuse_further_address())
+            self.outbox.send_problem(incoming, refuse_further_address())
             return True
         return earlier.attach(incoming.sender)
 

@@ -20,10 +20,8 @@ from ..channels import RequestState
 from ..commands.registry import Commands
 from ..languages import PersonLanguages
 from ..mailboxes.mailbox import QueuedRequest
-from ..mailboxes.mailboxes import Mailboxes
 from ..mailboxes.withdrawal import Withdrawal, inherit
 from ..questions.desk import QuestionDesk
-from ..replies.outbox import Outbox
 from .repeated_requests import RepeatedRequests, identify
 
 log = logging.getLogger(__name__)
@@ -40,27 +38,25 @@ class RequestIntake:
     def __init__(
         self,
         repository: AgentRepository,
-        mailboxes: Mailboxes,
         withdrawal: Withdrawal,
         admission: Admission,
         commands: Commands,
         repeated: RepeatedRequests,
         desk: QuestionDesk,
-        outbox: Outbox,
         languages: PersonLanguages,
         clock: Callable[[], datetime],
     ) -> None:
         self.jid = repository.agent
         self._inbox = repository.inbox
-        self._mailboxes = mailboxes
-        self._gate = mailboxes.gate
+        self._mailboxes = withdrawal.mailboxes
+        self._gate = withdrawal.mailboxes.gate
         self._withdrawal = withdrawal
         self._admission = admission
         self._metrics = admission.metrics
         self._commands = commands
         self._desk = desk
         self._repeated = repeated
-        self._outbox = outbox
+        self._outbox = repeated.outbox
         self.languages = languages
         """The languages that people have set."""
         self._clock = clock

@@ -149,6 +149,7 @@ class Peers:
         options: PeerOptions,
         people: KnownPeople | None = None,
     ) -> None:
+        self.options = options
         self._people = people
         self._topic_broker = options.topic_broker
         self.finder = AgentFinder(bare_jid(jid), options.platform, options.directories)
@@ -156,7 +157,7 @@ class Peers:
         self._by_capability = CapabilityRequests(self.find, self.stream)
         self._trusted_agents = options.trusted_agents
         self._own_jid = normalise_jid(jid)
-        self._requests = requests
+        self.requests = requests
         self._sender = sender
         self._fan_out = options.fan_out
 
@@ -168,7 +169,7 @@ class Peers:
     @property
     def is_stopping(self) -> bool:
         """True while a stop of the platform cancels the running turns, whose requests run again after the next start."""
-        return self._requests.is_stopping()
+        return self.requests.is_stopping()
 
     async def find(
         self,
@@ -345,12 +346,12 @@ class Peers:
             request_id, send = str(child.request_id), self._sender.send
             has_ended = False
             try:
-                async with aclosing(self._requests.events(jid, request_id, timeout, lambda: send([message]))) as events:
+                async with aclosing(self.requests.events(jid, request_id, timeout, lambda: send([message]))) as events:
                     async for event in events:
                         has_ended = event.type in FINAL_EVENTS
                         yield event
             except (asyncio.CancelledError, GeneratorExit, PeerTimeoutError, AnswerTooLongError):
-                if not has_ended and not self._requests.is_stopping():
+                if not has_ended and not self.requests.is_stopping():
                     send([self._sender.encode_retraction(jid, request_id)])  # so that the peer stops its turn
                 raise
 
@@ -453,7 +454,7 @@ class Peers:
         hops = metadata.get("hops", 0) + 1
         context = RequestContext(hops, root_sender, chain, deadline, True, thoughts, traceparent=traceparent)
         thread = derive_thread(request.session_id, f"{peer} {request.request_id}" if separate else peer)
-        reads_batches = self._requests.reads_batches(jid)
+        reads_batches = self.requests.reads_batches(jid)
         return self._sender.encode_request(jid, request, thread, context, reads_batches=reads_batches), time_s
 
 

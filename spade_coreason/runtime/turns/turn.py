@@ -45,6 +45,7 @@ from ...memory import (
     DeferredSyncs,
     HistoryWindows,
     SessionChanges,
+    SessionTools,
     TurnSession,
 )
 from ...storage import SPARE_SLOT, AgentRepository, Commit
@@ -214,10 +215,8 @@ class TurnFactory:
             identity,
             repository,
             changes,
-            steps,
             self._history_windows,
-            open_schedules,
-            open_questions,
+            SessionTools(steps, open_schedules, open_questions),
             owner,
         )
         response = TurnResponse(output, request, incoming, repository, open_questions)
@@ -254,10 +253,15 @@ class TurnRunner:
         self._policy = policy
         self._cancelling = cancelling
         self._jid = incidents.agent
-        self.assist_timers = DeadlineTimers(policy.rules.assist_timeout_s, self._jid, policy.timings.blocked_s)
+        self._assist_timers = DeadlineTimers(policy.rules.assist_timeout_s, self._jid, policy.timings.blocked_s)
         self._job_timers = DeadlineTimers(policy.rules.job_timeout_s, self._jid, policy.timings.blocked_s)
         """The timers of the work that `session.later` begins."""
         self._warned_of_return: set[str] = set()
+
+    def abandon_all(self) -> None:
+        """Wait no more for turns and jobs that ignore their cancellation."""
+        self._assist_timers.abandon_all()
+        self._job_timers.abandon_all()
 
     async def run(self, turn: Turn, work: Callable[[], Awaitable[object]] | None = None) -> TurnEvent | None:
         """Run `assist`, or the work of a command of the agent, and return the last event of the reply.
@@ -287,13 +291,13 @@ class TurnRunner:
                 await self._keep_request(queued.stored, slot)
             try:
                 if not self._lifecycle.is_ready:
-                    deadline = Deadline(self.assist_timers, task)
+                    deadline = Deadline(self._assist_timers, task)
                     await deadline.run(self._lifecycle.ensure_started())
                 CURRENT_DEFERRED_SYNCS.set(syncs)
                 CURRENT_HOLDER.set((running.holder, queued.inbox_row))
                 call = self._agent.assist if self._chain is None else self._chain
                 awaitable = turn.work = call(turn.request, turn.session, turn.response) if work is None else work()
-                deadline = Deadline(self._job_timers if queued.incoming.kind.is_job else self.assist_timers, task)
+                deadline = Deadline(self._job_timers if queued.incoming.kind.is_job else self._assist_timers, task)
                 returned = await deadline.run(awaitable)
             finally:
                 syncs.is_closed = True
