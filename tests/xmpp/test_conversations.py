@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -21,8 +21,6 @@ from tests.support.hosting import OnlineAgent, envelope, receive_events, run_age
 from tests.support.servers.clients import StockClient
 from tests.support.servers.server import XmppServer
 from tests.support.wait import eventually
-
-SECOND = timedelta(seconds=1)
 
 
 class LifecycleAgent:
