@@ -25,7 +25,7 @@ S = TypeVar("S", bound=LiveSecret)
 class LiveCallers(Mapping[str, str]):
     """The callers of one agent (`AccessPolicy.callers`): their addresses, and the bare JIDs for whom they stand.
 
-    The bare JID is "" for a caller who stands for nobody else. It is asked for each message, and a key ends at its time.
+    The bare JID is "" for a caller who speaks for themselves. It is asked for each message, and a key ends at its time.
     """
 
     def __init__(self, clock: Callable[[], datetime]) -> None:
@@ -71,7 +71,7 @@ class SecretRing(Generic[S]):
             self.callers_of(agent).entries[secret.caller.address] = secret
 
     def pop(self, name: str) -> S | None:
-        """Remove a secret, and return it; None if it is not there."""
+        """Remove a secret, and return it; None if the ring does not hold it."""
         if (secret := self.live.pop(name, None)) is not None:
             for agent in secret.caller.agents:
                 del self.callers_of(agent).entries[secret.caller.address]

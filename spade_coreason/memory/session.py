@@ -169,7 +169,7 @@ class SessionApprovals(Protocol):
 
 
 class SessionTools(NamedTuple):
-    """What a session uses of its turn: its steps, and what opens its schedules and its questions, which few turns use."""
+    """The parts of its turn that a session uses: its steps, and two functions for schedules and questions."""
 
     steps: StepRunner
     open_schedules: Callable[[], SessionSchedules]

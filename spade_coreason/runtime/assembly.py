@@ -397,7 +397,7 @@ def _build_control(parts: AgentParts, conversations: ConversationParts, intake: 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Turns:
-    """What works on requests: the workers, the runner of turns, and the executor of commands."""
+    """The parts that work on requests: the workers, the runner of turns, and the executor of commands."""
 
     workers: MailboxWorkers
     runner: TurnRunner

@@ -107,7 +107,7 @@ class ThisWorker(NamedTuple):
 
 
 class CallTargets(NamedTuple):
-    """What other workers may ask of this one: a function for each kind, which returns None for what is not here.
+    """The targets of calls from other workers: a function for each kind, which returns None for one that runs elsewhere.
 
     A call names the kind before its method, such as `agent.find_pause`. A function gets the bare JID of an agent, that of
     workers "".

@@ -1,1 +1,1 @@
-"""Who may ask: contacts and operators, admission of requests, the end of access."""
+"""The right to ask: contacts and operators, admission of requests, the end of access."""

@@ -1,4 +1,4 @@
-"""What the result of a command does to its conversation: a new episode, or a deletion."""
+"""The effect of a command's result on its conversation: a new episode, or a deletion."""
 
 from __future__ import annotations
 

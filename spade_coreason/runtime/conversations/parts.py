@@ -18,7 +18,7 @@ from .retention_job import RetentionJob
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConversationParts:
-    """What the parts of one agent share."""
+    """The parts of one agent that others share."""
 
     mailboxes: Mailboxes
     withdrawal: Withdrawal

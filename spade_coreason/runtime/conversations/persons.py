@@ -20,7 +20,7 @@ class Persons:
         self._active: weakref.WeakValueDictionary[str, ActivePerson] = weakref.WeakValueDictionary()
 
     def add(self, person: str, variables: dict[str, str], preferences: Mapping[str, str]) -> ActivePerson:
-        """Return a person with what is stored of them, or as another conversation has them already."""
+        """Return a person with these stored values, or as another conversation has them already."""
         known = self._active.get(person)
         if known is None:
             known = ActivePerson(Variables("person", person, variables), Preferences.from_stored(preferences))

@@ -39,7 +39,7 @@ _MAX_BOUNCES_PER_MINUTE = 60
 
 
 class Notifier:
-    """What sends the notifications of one agent (`TaskHandler`)."""
+    """Sends the notifications of one agent (`TaskHandler`)."""
 
     waits = True
     failed = NotificationState.FAILED.value, "it cannot be sent; see the log"

@@ -1,1 +1,1 @@
-"""What waits: the requests of each conversation in their order, with the slots for turns."""
+"""Waiting requests: those of each conversation in their order, with the slots for turns."""

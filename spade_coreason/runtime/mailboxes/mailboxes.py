@@ -100,7 +100,7 @@ class Mailboxes:
         self._writes, self._inbox = repository.database.writes, repository.inbox
         self._slots_of = quota_limit.slots_of
         self.gate = gate
-        """Whether further turns may start."""
+        """Decides whether further turns may start."""
         self.program_requests = program_requests
         self.cancelling = cancelling
         self._max_queued = max_queued

@@ -1,1 +1,1 @@
-"""What leaves: the output of a turn, its messages to people, the outbox."""
+"""Outgoing messages: the output of a turn, its messages to people, the outbox."""

@@ -1,4 +1,4 @@
-"""What SQLite and PostgreSQL do each in its own way: connect, read, and write a batch."""
+"""The operations that SQLite and PostgreSQL do each in its own way: connect, read, and write a batch."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class StreamReader:
         self.discarded: Element | None = None
         """The last stanza that was too long: its attributes, without its content."""
         self.excess: dict[Element, str] = {}
-        """What complete stanzas have too much of, see `find_excess`. Who handles them removes them."""
+        """The excess of complete stanzas, see `find_excess`. Their handler removes it."""
         self._max_stanza_bytes = max_stanza_bytes
         self._unfinished_bytes = 0
         self._discarded_bytes = 0
