@@ -9,7 +9,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import NoReturn
 from uuid import uuid4
 
 import numpy as np
@@ -20,13 +19,14 @@ from spade_coreason.contracts.times import utc_now
 from spade_coreason.domain.conversation import ConversationStatus
 from spade_coreason.memory import ExtractiveSummariser, HistoryWindows, estimate_tokens
 from spade_coreason.memory.conversation import Variables
-from spade_coreason.memory.session import SessionChanges, SessionTools, TurnSession
+from spade_coreason.memory.session import SessionChanges, TurnSession
 from spade_coreason.runtime.steps.step_journal import StepJournal
 from spade_coreason.storage import open_database
 from spade_coreason.storage.backends.database import Database
 from spade_coreason.storage.knowledge import KnowledgeRepository
 from spade_coreason.storage.records import DocumentCollection, MissingVectors, NewDocument, StoredConversation, VectorRecord
 from spade_coreason.storage.repository import AgentRepository
+from tests.support.session_tools import StepsOnly
 
 AGENT, PERSON = "bench@localhost", "alice@localhost"
 DIMENSION = 384  # that of all-MiniLM-L6-v2
@@ -103,11 +103,7 @@ def _session(database: Database, knowledge: Knowledge) -> TurnSession:
     repository = AgentRepository(database, AGENT)
     windows = HistoryWindows(repository, MemoryConfig(), estimate_tokens, ExtractiveSummariser(), knowledge)
     journal = StepJournal(repository.inbox, 0, uuid4())
-    return TurnSession(conversation, (), identity, repository, changes, windows, SessionTools(journal, _fail, _fail))
-
-
-def _fail() -> NoReturn:
-    raise AssertionError("the turn makes no schedules, and asks nobody")
+    return TurnSession(conversation, (), identity, repository, changes, windows, StepsOnly(journal))
 
 
 async def _fill(database: Database, documents: int, chance: random.Random) -> None:

@@ -33,7 +33,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "knowledge.knowledge": ["Knowledge", "SearchHit"],
         "knowledge.loaders": ["find_files", "read_document"],
         "openai_api": ["OpenAIApi", "build_client", "check_key"],
-        "session": ["SessionChanges", "SessionTools", "TurnSession"],
+        "session": ["SessionChanges", "TurnSession"],
         "summaries": ["ExtractiveSummariser", "ModelSummariser", "Summariser"],
         "tokens": ["TokenCounter", "Tokenizer", "counter_for", "guard_counter", "estimate_tokens"],
         "usage": ["USAGE_EVENT", "Usage", "find_token_counts", "sum_usage"],

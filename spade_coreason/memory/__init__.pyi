@@ -63,7 +63,6 @@ from .openai_api import (
 )
 from .session import (
     SessionChanges as SessionChanges,
-    SessionTools as SessionTools,
     TurnSession as TurnSession,
 )
 from .summaries import (

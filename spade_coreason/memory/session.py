@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from ..contracts import Identity, Interaction, MemoryStrategy, Missed, Schedule
 from ..contracts.authoring import OnUncertain, Payload, VariableScope
@@ -168,12 +168,13 @@ class SessionApprovals(Protocol):
     ) -> Any: ...
 
 
-class SessionTools(NamedTuple):
-    """The parts of its turn that a session uses: its steps, and two functions for schedules and questions."""
+class SessionTools(Protocol):
+    """The parts of its turn that a session uses: its steps, and its schedules and questions, which few turns open."""
 
-    steps: StepRunner
-    open_schedules: Callable[[], SessionSchedules]
-    open_questions: Callable[[], SessionApprovals]
+    @property
+    def steps(self) -> StepRunner: ...
+    def open_schedules(self) -> SessionSchedules: ...
+    def open_questions(self) -> SessionApprovals: ...
 
 
 class TurnSession:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime, timedelta
-from typing import Any, NoReturn
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -14,7 +14,7 @@ from spade_coreason.contracts import ConversationState, MemoryConfig
 from spade_coreason.domain.conversation import ConversationStatus, new_status
 from spade_coreason.memory import ExtractiveSummariser, HistoryWindows, estimate_tokens
 from spade_coreason.memory.conversation import Variables
-from spade_coreason.memory.session import SessionChanges, SessionTools, TurnSession
+from spade_coreason.memory.session import SessionChanges, TurnSession
 from spade_coreason.runtime.steps.step_journal import StepJournal
 from spade_coreason.storage import ConversationRows, count_stored
 from spade_coreason.storage.backends.database import Database
@@ -23,6 +23,7 @@ from spade_coreason.storage.repository import AgentRepository
 from tests.support.databases import open_without_sync
 from tests.support.records import AGENT, ALICE, BOB, MALICE, NOW, OTHER_AGENT, new_conversation, open_repository, store_turn
 from tests.support.runner import RunnerHarness
+from tests.support.session_tools import StepsOnly
 from tests.support.wait import eventually
 
 # Conversations and their owners
@@ -127,11 +128,7 @@ def make_session(
     changes = SessionChanges(Variables("conversation", name, values), Variables("person", owner, of_person), shared)
     windows = HistoryWindows(repository, MemoryConfig(), estimate_tokens, ExtractiveSummariser())
     journal = StepJournal(repository.inbox, 0, uuid4())
-    return TurnSession(row, (), identity, repository, changes, windows, SessionTools(journal, _fail, _fail)), changes
-
-
-def _fail() -> NoReturn:
-    pytest.fail("the turn makes no schedules, and asks nobody")
+    return TurnSession(row, (), identity, repository, changes, windows, StepsOnly(journal)), changes
 
 
 async def load_session(repository: AgentRepository, owner: str, name: str) -> tuple[TurnSession, SessionChanges]:

@@ -113,7 +113,8 @@ class _Counter(Semaphore):
                 return "messages_per_minute"
             if bytes_due_s > latest_s:
                 return "bytes_per_minute"
-        self.messages_due_s, self.bytes_due_s, self.messages, self.bytes = messages_due_s, bytes_due_s, messages, size
+        self.messages_due_s, self.bytes_due_s = messages_due_s, bytes_due_s
+        self.messages, self.bytes = messages, size
         return None
 
     def uncount(self, size: int) -> None:

@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import cache, partial
-from typing import Any, NoReturn, TypeVar
+from functools import cache
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from pydantic import BaseModel, JsonValue, TypeAdapter, ValidationError
 from pydantic_core import to_json
@@ -29,6 +29,7 @@ from ...domain.messages import (
     Completed,
     EarlierRuns,
     Failed,
+    InboundRequest,
     Parked,
     TurnEvent,
 )
@@ -45,7 +46,6 @@ from ...memory import (
     DeferredSyncs,
     HistoryWindows,
     SessionChanges,
-    SessionTools,
     TurnSession,
 )
 from ...storage import SPARE_SLOT, AgentRepository, Commit
@@ -171,6 +171,24 @@ class Turn:
             return to_json(replace_lone_surrogates(fields), fallback=repr).decode()
 
 
+class _TurnTools(NamedTuple):
+    """The parts of a turn that its session and its response use (`SessionTools`)."""
+
+    steps: StepJournal
+    schedules: AgentSchedules
+    desk: QuestionDesk
+    incoming: InboundRequest
+    person: ActivePerson
+    output: TurnOutput
+    task: asyncio.Task[None] | None
+
+    def open_schedules(self) -> TurnSchedules:
+        return TurnSchedules(self.schedules, self.steps, self.incoming, self.person)
+
+    def open_questions(self) -> TurnQuestions:
+        return TurnQuestions(self.desk, self.incoming, self.steps, self.output, self.task)
+
+
 class TurnFactory:
     """Makes the turns of one agent."""
 
@@ -207,8 +225,7 @@ class TurnFactory:
         steps = StepJournal(repository.inbox, queued.inbox_row, queued.key, earlier)
         changes = SessionChanges(active.variables, person.variables if person is not None else None, active.shared)
         task = mailbox.worker if queued.command is None else None
-        open_schedules = partial(TurnSchedules, self._schedules, steps, incoming, active.person)
-        open_questions = partial(TurnQuestions, self._desk, incoming, steps, output, task)
+        tools = _TurnTools(steps, self._schedules, self._desk, incoming, active.person, output, task)
         session = TurnSession(
             active.record,
             active.turns,
@@ -216,10 +233,10 @@ class TurnFactory:
             repository,
             changes,
             self._history_windows,
-            SessionTools(steps, open_schedules, open_questions),
+            tools,
             owner,
         )
-        response = TurnResponse(output, request, incoming, repository, open_questions)
+        response = TurnResponse(output, request, incoming, repository, tools.open_questions)
         turn = Turn(mailbox, active, queued, output, now, request, session, response, changes, steps)
         if earlier is not None:
             changes.repeat(earlier.values, steps.fail)
@@ -269,7 +286,8 @@ class TurnRunner:
         Any exception becomes a failure of this turn only. Returns None if the sender has cancelled the request.
         StoreError if the request runs again, and its durable steps cannot be read.
         """
-        queued, mailbox, output, steps = turn.queued, turn.mailbox, turn.output, turn.steps
+        queued, mailbox = turn.queued, turn.mailbox
+        output, steps = turn.output, turn.steps
         if queued.is_redelivered:
             await steps.load()
         request = turn.request if queued.incoming.earlier_runs is None else _without_deadline(turn.request)
