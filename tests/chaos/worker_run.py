@@ -580,8 +580,10 @@ async def _count_stored(url: str, askers: Sequence[Asker], tally: WorkerTally, s
     crashed = execute(url, "SELECT request FROM crashed_requests WHERE failed_at IS NOT NULL")
     failed = {str(json.loads(row["request"])["payload"]["query"]) for row in crashed}
     received: dict[tuple[str, str, int], int] = {}
-    of_turn = "(SELECT inbox.id FROM inbox WHERE interaction = interactions.id) AS received"
-    for row in execute(url, f"SELECT id, body, {of_turn} FROM interactions ORDER BY id"):
+    joined = "interactions LEFT JOIN inbox ON inbox.interaction = interactions.id"  # a subquery would read all of it for each
+    for row in execute(
+        url, f"SELECT interactions.id, interactions.body, inbox.id AS received FROM {joined} ORDER BY interactions.id"
+    ):
         body = json.loads(row["body"])
         text = str((body["input"] or {}).get("query", ""))
         if "error" in (body.get("output") or {}):
