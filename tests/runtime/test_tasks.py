@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Any
 from uuid import uuid4
 from xml.etree.ElementTree import fromstring
 
@@ -37,6 +36,7 @@ from spade_coreason.testing import Policy, RunnerTimings
 from tests.support.clock import Clock
 from tests.support.databases import SQLITE, on_both_databases, open_without_sync
 from tests.support.errors import ExpectedErrors
+from tests.support.failing_rows import FailingRows
 from tests.support.records import AGENT, ALICE, BOB, open_repository
 from tests.support.runner import RememberingAgent, RunnerHarness
 from tests.support.stored_initiative import make_reminder
@@ -112,21 +112,12 @@ async def test_what_a_handler_returns_is_stored_again_until_it_is_durable_and_th
     expected_errors("cannot store a schedule")
     if not database_url.startswith(SQLITE):
         expected_errors("retrying every 5 s")
-    failures = 0
-
-    def fail_twice(batch: list[Any], write: Callable[[list[Any]], None]) -> None:
-        nonlocal failures
-        for pending in batch:
-            if failures < 2 and any(number == UPDATE_TASK for number, _ in getattr(pending, "rows", ())):
-                failures += 1
-                pending.rows = [(UPDATE_TASK, ("no",) * 3)]
-        write(batch)
-
-    database = await open_without_sync(database_url, fail_twice)
+    failing = FailingRows(UPDATE_TASK, 2)
+    database = await open_without_sync(database_url, failing)
     bench = Bench(database, lambda task: task.moved(datetime.now(UTC), SUSPENDED, "done"))
     await bench.add("a")
     await bench.clock.catch_up()
-    assert (failures, bench.handler.runs) == (2, ["a"])
+    assert (failing.failures, bench.handler.runs) == (2, ["a"])
     [stored] = await bench.queue.load()
     assert (stored.state, stored.reason) == (SUSPENDED, "done")
     await bench.close()
@@ -389,22 +380,13 @@ async def test_a_bounce_while_the_database_does_not_take_the_acknowledgement_cou
     expected_errors("cannot store a notification")
     if not database_url.startswith(SQLITE):
         expected_errors("retrying every 5 s")
-    failures = 0
-
-    def fail_once(batch: list[Any], write: Callable[[list[Any]], None]) -> None:
-        nonlocal failures
-        for pending in batch:
-            if not failures and any(number == UPDATE_TASK for number, _ in getattr(pending, "rows", ())):
-                failures += 1
-                pending.rows = [(UPDATE_TASK, ("no",) * 3)]
-        write(batch)
-
+    failing = FailingRows(UPDATE_TASK, 1)
     async with RunnerHarness(database_url, policy=QUICK) as harness:
         ident = await notify(harness)
         await eventually(lambda: len(harness.messages) == 1)
-        harness.writes.on_batch = fail_once
+        harness.writes.on_batch = failing
         harness.messages[0].acknowledge()
-        await eventually(lambda: failures == 1)
+        await eventually(lambda: failing.failures == 1)
         stanza_id = fromstring(harness.sent[0]).get("id") or ""
         stored = harness.runner.notifier.receive_bounce(Bounce(ALICE, stanza_id, "item-not-found", "", False))
         assert stored is not None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
 from uuid import uuid4
 from xml.etree.ElementTree import fromstring
 
@@ -18,6 +17,7 @@ from spade_coreason.storage.backends.statements import ADD_INTERACTION, UPDATE_T
 from spade_coreason.testing import Policy, RunnerTimings
 from tests.support.databases import SQLITE, read_rows
 from tests.support.errors import ExpectedErrors
+from tests.support.failing_rows import FailingRows
 from tests.support.records import ALICE, BOB
 from tests.support.runner import RememberingAgent, RunnerHarness
 from tests.support.wait import TIMEOUT_S, eventually
@@ -153,22 +153,13 @@ async def test_a_database_that_fails_delays_a_notification_and_leaves_no_gap(
     expected_errors("cannot store a notification")
     if not database_url.startswith(SQLITE):
         expected_errors("retrying every 5 s")
-    failures = 0
-
-    def fail_twice(batch: list[Any], write: Callable[[list[Any]], None]) -> None:
-        nonlocal failures
-        for pending in batch:
-            if failures < 2 and any(number == ADD_INTERACTION for number, _ in getattr(pending, "rows", ())):
-                failures += 1
-                pending.rows = [(UPDATE_TASK, ("no",) * 3)]
-        write(batch)
-
+    failing = FailingRows(ADD_INTERACTION, 2)
     async with RunnerHarness(database_url, policy=QUICK) as harness:
         await harness.receive_and_wait("before")
-        harness.writes.on_batch = fail_twice
+        harness.writes.on_batch = failing
         ident = await notify(harness, "hello")
         await eventually(lambda: any(ident in stanza for stanza in harness.sent))
-        assert failures == 2
+        assert failing.failures == 2
         await harness.receive_and_wait("after")
         numbers = [row["number"] for row in read_rows(database_url, "interactions")]
         assert sorted(numbers) == [1, 2, 3]
@@ -181,24 +172,15 @@ async def test_a_database_that_fails_after_the_acknowledgement_sends_nothing_twi
     expected_errors("cannot store a notification")
     if not database_url.startswith(SQLITE):
         expected_errors("retrying every 5 s")
-    failures = 0
-
-    def fail_once(batch: list[Any], write: Callable[[list[Any]], None]) -> None:
-        nonlocal failures
-        for pending in batch:
-            if not failures and any(number == UPDATE_TASK for number, _ in getattr(pending, "rows", ())):
-                failures += 1
-                pending.rows = [(UPDATE_TASK, ("no",) * 3)]
-        write(batch)
-
+    failing = FailingRows(UPDATE_TASK, 1)
     async with RunnerHarness(database_url, policy=QUICK) as harness:
         ident = await notify(harness, "hello")
         await eventually(lambda: len(harness.messages) == 1)
-        harness.writes.on_batch = fail_once
+        harness.writes.on_batch = failing
         harness.messages[0].acknowledge()
         await wait_for_state(harness, ident, NotificationState.SENT)
         await harness.runner.task_clock.catch_up()
-        assert (failures, len(harness.sent)) == (1, 1)
+        assert (failing.failures, len(harness.sent)) == (1, 1)
 
 
 async def test_a_room_is_notified_without_a_name_before_the_text(database_url: str) -> None:
