@@ -57,8 +57,8 @@ class Follower:
         while True:
             while self._updates:
                 update = self._updates.popleft()
+                self._unread.size -= update.ByteSize()  # what is written of it is counted
                 yield update
-                self._unread.size -= update.ByteSize()
             if self._is_over:
                 return
             self._arrival.clear()

@@ -32,5 +32,5 @@ async def read_with_pauses(reply: DoorReply, pause_s: float) -> AsyncGenerator[D
         except StopAsyncIteration:
             return
         else:
+            reply.free()  # what is written of it is counted
             yield event
-            reply.free()
