@@ -55,7 +55,7 @@ def test_types_and_migrations_are_in_the_wheel(wheels: dict[str, Path], way: str
         names = set(wheel.namelist())
     assert "spade_coreason/py.typed" in names
     assert "spade_coreason/storage/migrations/env.py" in names
-    assert "spade_coreason/storage/migrations/versions/0001_first.py" in names
+    assert "spade_coreason/storage/migrations/versions/0031_first.py" in names
     assert "spade_coreason-0.1.0.dist-info/licenses/LICENSE" in names
 
 

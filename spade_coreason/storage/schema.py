@@ -41,10 +41,7 @@ REVISION = "0031"
 """The newest migration. `metadata` describes the tables after it."""
 OLDEST_REVISIONS = {"sqlite": "0031", "postgresql": "0031"}
 """The oldest revision whose program may run on this schema, by the kind of the database. A migration that only adds things
-leaves it as it is.
-
-A program of a revision between the two uses the tables and columns that it knows. An older one than 0031 would look for
-notifications, schedules and due times of questions in other tables.
+leaves it as it is. A program of a revision between the two uses the tables and columns that it knows.
 """
 
 DUPLICATE_DAYS = 7

@@ -111,7 +111,6 @@ async def test_workers_are_upgraded_over_a_migration_and_go_back_while_people_as
 async def test_workers_of_the_version_before_serve_beside_those_of_today(
     prosody: XmppServer, postgres: Postgres, tmp_path: Path
 ) -> None:
-    """They have no bells: they listen on channels with fixed names, and hold advisory locks."""
     before = tmp_path / "before"
     unpack_version_before(before, schema.OLDEST_REVISIONS["postgresql"])
     async with run_workers(prosody, postgres, tmp_path, agents=4, lease_s=5) as workers, new_asker(prosody) as alice:

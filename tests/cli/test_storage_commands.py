@@ -14,11 +14,13 @@ from spade_coreason.storage.backends.lock import lock_directory
 from spade_coreason.storage.repository import AgentRepository
 from tests.cli.conftest import Invoke
 from tests.support.databases import SQLITE, execute, read_all_tables
-from tests.support.downgrades import downgrade
 from tests.support.program import COMMAND, clean_environment
 from tests.support.records import AGENT, new_conversation, receive_request, store_turn
 from tests.support.servers.postgres import Postgres
 from tests.support.wait import TIMEOUT_S
+
+WITHOUT_REVISION = "CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL)"
+"""The statement for a database that Alembic has begun, and that has no table of ours yet."""
 
 
 def fill_database(url: str) -> None:
@@ -31,12 +33,6 @@ def fill_database(url: str) -> None:
         await database.close()
 
     asyncio.run(fill())
-
-
-async def downgrade_database(url: str, revision: str) -> None:
-    database = await open_database(url, "off")
-    await database.write(lambda connection: downgrade(connection, revision))
-    await database.close()
 
 
 def test_a_backup_is_made_beside_a_running_platform_and_restored_where_none_runs(
@@ -122,13 +118,13 @@ def test_check_finds_a_corrupt_file(tmp_path: Path, invoke: Invoke) -> None:
 @pytest.mark.parametrize("verbosity", ["-v", pytest.param("-vv", marks=pytest.mark.release)])
 def test_the_log_of_a_migration_is_one_line_of_ours(tmp_path: Path, verbosity: str) -> None:
     url = f"{SQLITE}{tmp_path}/data/platform.db"
-    fill_database(url)
-    asyncio.run(downgrade_database(url, "0001"))
+    (tmp_path / "data").mkdir()
+    execute(url, WITHOUT_REVISION)
     # In a process of its own: Alembic logs at its import too.
     command = [*COMMAND, verbosity, "storage", "migrate", "--data", str(tmp_path / "data")]
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=clean_environment(), timeout=TIMEOUT_S)
     assert "alembic" not in done.stderr
-    assert done.stderr.count(f"migrated from schema 0001 to {schema.REVISION}") == 1
+    assert done.stderr.count(f"migrated from schema none to {schema.REVISION}") == 1
 
 
 def test_migrating_says_what_it_did(tmp_path: Path, invoke: Invoke) -> None:
@@ -138,7 +134,8 @@ def test_migrating_says_what_it_did(tmp_path: Path, invoke: Invoke) -> None:
     name = f"{tmp_path}/data/platform.db"
     assert invoke("storage", "migrate", "--data", data).stdout == f"{name}: created with schema {schema.REVISION}.\n"
     assert invoke("storage", "migrate", "--data", data).stdout == f"{name}: already has schema {schema.REVISION}.\n"
-    asyncio.run(downgrade_database(url, "0001"))
-    assert invoke("storage", "migrate", "--data", data).stdout == f"{name}: migrated from schema 0001 to {schema.REVISION}.\n"
+    (tmp_path / "data" / "platform.db").unlink()
+    execute(url, WITHOUT_REVISION)
+    assert invoke("storage", "migrate", "--data", data).stdout == f"{name}: migrated from schema none to {schema.REVISION}.\n"
     with lock_directory(tmp_path / "data"):
         assert "in use by process" in invoke("storage", "migrate", "--data", data).stderr

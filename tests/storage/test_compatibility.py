@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +11,12 @@ from alembic import command
 from alembic.config import Config
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, inspect, make_url
+from sqlalchemy.ext.asyncio import create_async_engine
 
 from spade_coreason import StoreError
 from spade_coreason.storage import back_up, check_health, migrations, open_database, schema
 from tests.support.databases import execute, read_rows
-from tests.support.downgrades import downgrade
 from tests.support.records import ALICE, BOB, new_conversation, open_repository, store_turn
-
-BASELINE = "0017"
-"""The first revision on which an older program may run. Those before it were free to change what was there."""
 
 
 def alembic_config(connection: Connection | None = None) -> Config:
@@ -26,6 +24,10 @@ def alembic_config(connection: Connection | None = None) -> Config:
     config.set_main_option("script_location", str(Path(migrations.__file__).parent))
     config.attributes["connection"] = connection
     return config
+
+
+def upgrade(revision: str, connection: Connection) -> None:
+    command.upgrade(alembic_config(connection), revision)
 
 
 def describe_tables(connection: Connection) -> dict[str, dict[str, Any]]:
@@ -75,16 +77,16 @@ async def test_migrations_only_add_things(database_url: str) -> None:
     revisions = [script.revision for script in ScriptDirectory.from_config(alembic_config()).walk_revisions()][::-1]
     assert revisions[-1] == schema.REVISION
     oldest = find_oldest(database_url)
-    assert oldest in revisions[revisions.index(BASELINE) :]
-    database = await open_database(database_url, "off")
-    await database.write(lambda connection: downgrade(connection, oldest))
-    before = await database.write(describe_tables)
-    for revision in revisions[revisions.index(oldest) + 1 :]:
-        await database.write(lambda connection, to=revision: command.upgrade(alembic_config(connection), to))  # type: ignore[misc]
-        after = await database.write(describe_tables)
-        assert find_contractions(before, after) == []
-        before = after
-    await database.close()
+    engine = create_async_engine(database_url)
+    async with engine.begin() as connection:
+        await connection.run_sync(partial(upgrade, oldest))
+        before = await connection.run_sync(describe_tables)
+        for revision in revisions[revisions.index(oldest) + 1 :]:
+            await connection.run_sync(partial(upgrade, revision))
+            after = await connection.run_sync(describe_tables)
+            assert find_contractions(before, after) == []
+            before = after
+    await engine.dispose()
 
 
 @pytest.mark.parametrize(
@@ -152,14 +154,3 @@ async def test_this_version_refuses_the_schema_of_a_newer_one_that_does_not_allo
     with pytest.raises(StoreError, match=r"was written by a newer version \(schema 9000\); update spade-coreason"):
         await open_database(database_url, is_read_only=is_read_only)
     assert execute(database_url, "SELECT version_num FROM alembic_version") == [{"version_num": "9000"}]
-
-
-async def test_a_database_says_which_programs_may_run_on_it(database_url: str) -> None:
-    """None that looks for notifications and schedules in tables of their own, as all did before 0031."""
-    says, oldest = "SELECT oldest_revision FROM compatibility", [{"oldest_revision": "0031"}]
-    database = await open_database(database_url, "off")
-    assert execute(database_url, says) == oldest
-    await database.write(lambda connection: downgrade(connection, "0014"))
-    await database.close()
-    await (await open_database(database_url, "off")).close()
-    assert execute(database_url, says) == oldest

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import signal
 import sqlite3
@@ -15,25 +14,22 @@ from collections.abc import Callable
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 from uuid import NAMESPACE_URL, uuid5
 
 import pytest
-from sqlalchemy import Connection, insert, text, update
+from sqlalchemy import Connection, text
 
 from spade_coreason import StoreError
 from spade_coreason.contracts import ConversationState
 from spade_coreason.domain.conversation import ConversationStatus
-from spade_coreason.domain.duplicates import Evidence
 from spade_coreason.exceptions import DataDirectoryInUseError
-from spade_coreason.storage import open_database, schema, search_person
+from spade_coreason.storage import open_database, schema
 from spade_coreason.storage.backends.database import Database
 from spade_coreason.storage.backends.lock import lock_directory
 from spade_coreason.storage.dedup import MAX_FURTHER_ROWS, KeyIndex
 from spade_coreason.storage.records import StoredConversation, TurnRecord, Variable
 from spade_coreason.storage.repository import AgentRepository
-from tests.support.databases import SAME_STANZA, SQLITE, execute, read_all_tables
-from tests.support.downgrades import downgrade
+from tests.support.databases import SAME_STANZA, SQLITE, execute
 from tests.support.errors import ExpectedErrors
 from tests.support.records import open_repository
 from tests.support.warm import WarmProcess
@@ -339,93 +335,23 @@ async def test_migrating_from_nothing_gives_the_schema_of_today(database_url: st
             continue  # they go with the table of the full text
         execute(database_url, f"DROP TABLE {table}{'' if database_url.startswith(SQLITE) else ' CASCADE'}")
     execute(database_url, "CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL)")
-    await (await open_database(database_url, "off")).close()
+    database = await open_database(database_url, "off")
+    assert database.row_ids.next() == 1
+    await database.close()
     assert _schema(database_url) == schema_before
     assert execute(database_url, "SELECT * FROM alembic_version") == [{"version_num": schema.REVISION}]
+    oldest = schema.OLDEST_REVISIONS["sqlite" if database_url.startswith(SQLITE) else "postgresql"]
+    assert execute(database_url, "SELECT * FROM compatibility") == [{"oldest_revision": oldest}]
 
 
-async def test_a_migration_finds_the_people_behind_the_turns_of_before(database_url: str) -> None:
-    """Those are named that the turns name, and where somebody may be behind a turn, that is not known."""
-    agent, room, alice, bob = "echo@localhost", "tea@rooms.localhost", "alice@localhost", "bob@localhost"
-    passed_on = {"lineage": {"root_request_id": "1"}}
-    turns: list[tuple[str, str, dict[str, Any] | None, str]] = [
-        (alice, "", {"meta": {"channel": "person"}}, ""),
-        (alice, "", {"meta": {"channel": "page", "request_id": "1"}}, ""),
-        (alice, "", {"meta": {"channel": "program", "request_id": "1"}, **passed_on}, ""),
-        (bob, "", {"meta": {"channel": "program", "request_id": "2"}, **passed_on}, "hidden"),
-        (bob, "", {"meta": {"channel": "program", "root_sender": alice}}, alice),
-        (bob, "", {"meta": {"channel": "notification", "root_sender": alice}}, alice),
-        (bob, "", {"meta": {"channel": "notification"}}, ""),
-        (bob, "", {"meta": {"channel": "program", "root_sender": bob}}, ""),
-        (room, "", {"meta": {"channel": "room", "nickname": "ally", "root_sender": alice}}, alice),
-        (room, "", {"meta": {"channel": "room", "nickname": "ally"}}, "hidden"),
-        (agent, "", {"meta": {"channel": "schedule"}}, ""),
-        (agent, "", {"meta": {"channel": "program", "request_id": "1"}, **passed_on}, "hidden"),
-        (alice, "[]", None, "hidden"),
-        (alice, "no JSON", None, "hidden"),
-        (room, schema.ERASED_TURN, None, schema.ERASED_ROOT),
-    ]
-    database = await open_database(database_url, "off")
-    repository = await open_repository(database, agent)
-    conversations = {}
-    for owner in (alice, bob, room, agent):
-        conversations[owner] = make_conversation(repository, f"t-{owner}", owner)
-        await repository.save_conversation(conversations[owner])
-    rows = [
-        {
-            **{"id": 1000 + number, "conversation": conversations[owner].id, "number": number, "interaction_id": "i"},
-            **{"timestamp": 1, "body": text if body is None else json.dumps(body)},
-        }
-        for number, (owner, text, body, _) in enumerate(turns, 1)
-    ]
-    await database.write(lambda connection: downgrade(connection, "0029"))
-    await database.write(lambda connection: connection.execute(insert(schema.interactions), rows) and None)
-    await database.close()
-    database = await open_database(database_url, "off")
-    roots = [row["root"] for row in execute(database_url, "SELECT root FROM interactions ORDER BY id")]
-    assert roots == [root for *_, root in turns]
-    search = await search_person(database, alice, [agent])
-    assert [(one.record.owner, len(one.turns)) for one in search.found] == [(bob, 2), (room, 1)]
-    assert [(one.agent, one.count) for one in search.unknown] == [(agent, 3)]
-    assert [one.record.owner for one in search.emptied] == []
-    await database.close()
-
-
-@pytest.mark.parametrize("revision", ["0001", "0002", "0003", "0004", "0006"])
-async def test_migrating_keeps_the_stored_data(database_url: str, revision: str) -> None:
-    database = await open_database(database_url, "off")
-    repository = await open_repository(database, "echo@localhost")
-    row = await store_one_turn(repository, make_conversation(repository), 1)
-    body = json.dumps({"meta": {"channel": "person"}, "n": 1})
-    await database.write(lambda connection: connection.execute(update(schema.interactions).values(body=body)))
-    request, is_new, _ = repository.inbox.receive(b"k" * 16, "alice@localhost", '{"n":1}', NOW, evidence=SAME_STANZA)
-    assert await is_new
-    stored = _read_what_all_revisions_have(database_url)
-    await database.write(lambda connection: downgrade(connection, revision))
-    await database.close()
-    assert execute(database_url, "SELECT * FROM alembic_version") == [{"version_num": revision}]
-    assert _read_what_all_revisions_have(database_url) == stored
-    database = await open_database(database_url, "off")
-    assert database.schema.previous_revision == revision
-    assert _read_what_all_revisions_have(database_url) == stored
-    repository = await open_repository(database, "echo@localhost")
-    assert await repository.turns.load_history(row.id, 1) == [body]
-    assert [pending.inbox_row for pending in await repository.inbox.load_pending()] == [request]
-    replay = Evidence(is_replay=True)  # the older schema has no evidence to compare
-    assert not await repository.inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW, evidence=replay)[1]
-    assert await repository.inbox.receive(b"o" * 16, "alice@localhost", "{}", NOW, evidence=replay)[1]
-    assert await repository.inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW, evidence=SAME_STANZA)[1]
-    await database.close()
-
-
-def _read_what_all_revisions_have(url: str) -> dict[str, list[dict[str, Any]]]:
-    tables = read_all_tables(url)
-    for row in tables["inbox"]:
-        for column in ("digest", "interaction", "evidence", "message_key", "channel"):  # since 0009, 0013 and 0014
-            row.pop(column, None)
-    for row in tables["interactions"]:
-        row.pop("root", None)  # since 0030
-    return tables
+@pytest.mark.parametrize("is_read_only", [False, True])
+async def test_a_database_from_before_the_first_revision_is_told_what_lifts_it(database_url: str, is_read_only: bool) -> None:
+    await (await open_database(database_url, "off")).close()
+    execute(database_url, "UPDATE alembic_version SET version_num = '0030'")
+    remedy = r"from before the first release \(0030\); migrate it with `spade-coreason storage migrate` of commit a36bbe40"
+    with pytest.raises(StoreError, match=remedy):
+        await open_database(database_url, is_read_only=is_read_only)
+    assert execute(database_url, "SELECT * FROM alembic_version") == [{"version_num": "0030"}]
 
 
 def _schema(url: str) -> dict[str, list[object]]:

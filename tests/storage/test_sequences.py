@@ -20,7 +20,6 @@ from spade_coreason.storage.backends.sequences import MAX_ROW_ID, ROW_ID_BLOCK, 
 from spade_coreason.storage.records import DocumentCollection, NewDocument
 from spade_coreason.storage.repository import AgentRepository
 from tests.support.databases import SQLITE, WriterGate, execute, read_rows
-from tests.support.downgrades import downgrade
 from tests.support.errors import ExpectedErrors
 from tests.support.records import new_conversation, open_repository, store_turn
 from tests.support.servers.postgres import Postgres
@@ -162,24 +161,6 @@ async def test_a_document_with_more_passages_than_a_block_is_stored_in_order(dat
     [document] = await repository.knowledge.list_documents(collection)
     assert document.passages == len(passages)
     assert receive(repository) < ROW_ID_BLOCK  # the block of the process is left to its requests
-
-
-@pytest.mark.parametrize("table", ["inbox", "incidents", "crashed_requests"])
-async def test_the_sequence_of_an_older_database_begins_behind_its_highest_row_id(database_url: str, table: str) -> None:
-    database = await open_database(database_url, "off")
-    await database.write(lambda connection: downgrade(connection, "0014"))
-    await database.close()
-    values = {
-        "inbox": "INSERT INTO inbox (id, agent, key, sender, received_at, state) VALUES (5000000, 'a', '', 'b', 1, 2)",
-        "incidents": "INSERT INTO incidents (id, agent, incident, person, occurred_at, errors, texts)"
-        " VALUES (5000000, 'a', 'i', 'b', 1, '[]', '[]')",
-        "crashed_requests": "INSERT INTO crashed_requests (id, agent, sender, received_at, request, crashes)"
-        " VALUES (5000000, 'a', 'b', 1, '{}', 1)",
-    }
-    execute(database_url, values[table])
-    database = await open_database(database_url, "off")
-    assert database.row_ids.next() == 5_000_001
-    await database.close()
 
 
 async def test_a_restored_database_gives_no_row_id_twice(database_url: str, tmp_path: Path) -> None:

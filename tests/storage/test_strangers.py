@@ -47,8 +47,6 @@ async def main():
         await connection.execute(statements)
 asyncio.run(main())
 """
-LOCKS = [1936744804, 1936744805, 1936744806, 1936744820]
-"""The keys of advisory locks for which versions before schema 0028 wait."""
 
 
 @contextmanager
@@ -111,23 +109,21 @@ def flood(url: str, *channels: str) -> Iterator[None]:
 
 
 @asynccontextmanager
-async def hold_locks(stranger: str, url: str) -> AsyncIterator[None]:
-    """Hold the advisory locks that versions before waited for, as a session that is named like one of a worker."""
+async def pretend_to_be_alone(stranger: str, url: str) -> AsyncIterator[None]:
+    """Hold a session that is named like that of a platform with the database to itself."""
     [schema] = execute(url, "SELECT hashtext(current_schema()::text) AS hash")
     connection: Any = await asyncpg.connect(stranger)
     try:
-        for key in LOCKS:
-            await connection.execute(f"SELECT pg_advisory_lock({key}, {schema['hash']})")
         await connection.execute(f"SET application_name = 'spade-coreason alone 0 in {schema['hash']}'")
         yield
     finally:
         connection.terminate()
 
 
-async def test_locks_of_a_stranger_keep_no_platform_from_its_start(postgres: Postgres) -> None:
+async def test_a_stranger_with_the_name_of_a_platform_keeps_none_from_its_start(postgres: Postgres) -> None:
     url = postgres.url()
     with new_stranger(postgres, url) as stranger:
-        async with hold_locks(stranger, url):
+        async with pretend_to_be_alone(stranger, url):
             await (await open_database(url, "off")).close()  # it creates the tables
             async with open_worker(url, "one", 3600) as one, open_worker(url, "two", 3600) as two:
                 with pytest.raises(StoreError, match="another platform uses this database"):

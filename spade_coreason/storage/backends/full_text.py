@@ -13,12 +13,6 @@ from sqlalchemy import Connection, text
 
 from ...domain.texts.text import search_forms
 
-_SQLITE_CHANGES = (
-    "CREATE TRIGGER IF NOT EXISTS passage_words_changed AFTER UPDATE OF words ON passages BEGIN"
-    " INSERT INTO passage_words (passage_words, rowid, shelf, words)"
-    " VALUES ('delete', old.id, old.shelf, old.words);"
-    " INSERT INTO passage_words (rowid, shelf, words) VALUES (new.id, new.shelf, new.words); END",
-)
 _SQLITE = (
     # The collection (`shelf`) is indexed as a word too, so that a search does not read passages of others.
     "CREATE VIRTUAL TABLE passage_words USING fts5(shelf, words, content='passages', content_rowid='id',"
@@ -28,7 +22,10 @@ _SQLITE = (
     "CREATE TRIGGER passage_removed AFTER DELETE ON passages BEGIN"
     " INSERT INTO passage_words (passage_words, rowid, shelf, words)"
     " VALUES ('delete', old.id, old.shelf, old.words); END",
-    *_SQLITE_CHANGES,
+    "CREATE TRIGGER passage_words_changed AFTER UPDATE OF words ON passages BEGIN"
+    " INSERT INTO passage_words (passage_words, rowid, shelf, words)"
+    " VALUES ('delete', old.id, old.shelf, old.words);"
+    " INSERT INTO passage_words (rowid, shelf, words) VALUES (new.id, new.shelf, new.words); END",
 )
 _POSTGRESQL = (
     "ALTER TABLE passages ADD COLUMN found_by tsvector GENERATED ALWAYS AS (to_tsvector('simple', words)) STORED",
@@ -63,13 +60,6 @@ def create(connection: Connection) -> None:
     """Create the search indexes. The tables must exist."""
     for statement in _SQLITE if connection.dialect.name == "sqlite" else _POSTGRESQL:
         connection.exec_driver_sql(statement)
-
-
-def create_change_triggers(connection: Connection) -> None:
-    """Create the triggers that index changed words, if they are missing. PostgreSQL needs none."""
-    if connection.dialect.name == "sqlite":
-        for statement in _SQLITE_CHANGES:
-            connection.exec_driver_sql(statement)
 
 
 def find_passages(connection: Connection, collections: Sequence[int], keywords: Sequence[str], limit: int) -> list[int]:

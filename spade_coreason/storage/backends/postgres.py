@@ -43,18 +43,12 @@ from .stored_schema import StoredSchema, create_or_migrate
 _COMMAND_TIMEOUT_S = 60.0
 _BLOCKING_TIMEOUT_S = 10.0
 """The longest time for which a read may block the event loop."""
-_ADVISORY_LOCK = "SELECT pg_try_advisory_lock{}(1936744804, hashtext(current_schema()::text))"
-"""Hold the lock for which versions before schema 0028 look. Everyone who may connect can hold it, so this one does without."""
 _OTHERS = (
     "SELECT FROM pg_stat_activity AS other WHERE datname = current_database() AND usename = session_user"
     " AND pid <> pg_backend_pid() AND application_name <> current_setting('application_name')"
-    " AND (application_name ~ ('^spade-coreason ({}) .* in ' || hashtext(current_schema()::text) || '$') {})"
+    " AND application_name ~ ('^spade-coreason ({}) .* in ' || hashtext(current_schema()::text) || '$')"
 )
 """Find the sessions of other processes that hold a lock of the kinds in the first place."""
-_HOLDS_ADVISORY_LOCK = (
-    "OR EXISTS (SELECT FROM pg_locks WHERE pg_locks.pid = other.pid AND locktype = 'advisory' AND mode = 'ExclusiveLock'"
-    " AND classid = 1936744804 AND objid::bigint = hashtext(current_schema()::text)::bigint & 4294967295)"
-)
 _ALONE_TIMEOUT_S = 50.0
 _LOCK_TIMEOUT_S = 2.0
 """The connection of a killed platform may stay open for this time."""
@@ -106,9 +100,8 @@ class PlatformLock:
 
         It is also the name by which another worker can end the session of this one.
         """
-        await driver.execute(_ADVISORY_LOCK.format("_shared" if self._is_shared else ""))
         name, others = (name_session(worker or 0), "alone") if self._is_shared else (self._name_owner("alone"), "alone|worker")
-        if not await self._name_session(driver, name, others, _LOCK_TIMEOUT_S, _HOLDS_ADVISORY_LOCK):
+        if not await self._name_session(driver, name, others, _LOCK_TIMEOUT_S):
             names = await self._find_workers(driver)
             which, them = (f" ({', '.join(names)})", "all its workers") if names else ("", "it")
             remedy = f"stop {them}, or name another database in storage.url; workers share one: all need server.mode: external"
@@ -124,7 +117,7 @@ class PlatformLock:
         """Return the SQL of the name of a session of this process that holds a lock."""
         return f"'spade-coreason {kind} {self.owner} in ' || hashtext(current_schema()::text)"
 
-    async def _name_session(self, driver: Any, name: str, others: str, timeout_s: float, further: str = "") -> bool:
+    async def _name_session(self, driver: Any, name: str, others: str, timeout_s: float) -> bool:
         """Give a session a name (SQL). Return False, and take the name away, if other processes keep one of the kinds `others`.
 
         Of two processes at once, at least one sees the other.
@@ -132,7 +125,7 @@ class PlatformLock:
         deadline = time.monotonic() + timeout_s
         while True:
             await driver.execute(f"SELECT set_config('application_name', {name}, false)")
-            if await driver.execute(_OTHERS.format(others, further)) == _NONE:
+            if await driver.execute(_OTHERS.format(others)) == _NONE:
                 return True
             await driver.execute("SET application_name = 'spade-coreason waits'")
             if time.monotonic() > deadline:

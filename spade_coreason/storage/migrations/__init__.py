@@ -21,6 +21,8 @@ _LOCK_MS = 500
 """The longest time in which a migration waits for locks while others wait for it: less than PostgreSQL's `deadlock_timeout`."""
 _PAUSE_S = 0.2
 _MANY_ATTEMPTS = 10
+_LIFTING_COMMIT = "a36bbe40"
+"""The commit that has all revisions up to the first one of today, which are one now."""
 _CANCELED = "57014"
 """The SQLSTATE of a statement that took too long."""
 
@@ -68,8 +70,13 @@ def _lock_tables(connection: Connection, name: str) -> None:
 
 def require_known(name: str, stored: str) -> None:
     """Raise StoreError if the revision of the database `name` is unknown here. "none" is older than all revisions."""
-    known = {script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions()}
+    known = [script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions()]
     if stored not in ("none", *known):
+        if stored < min(known):
+            remedy = (
+                f"migrate it with `spade-coreason storage migrate` of commit {_LIFTING_COMMIT}, and start this version then"
+            )
+            raise StoreError(f"{name}: has a schema from before the first release ({stored}); {remedy}")
         raise StoreError(f"{name}: was written by a newer version (schema {stored}); update spade-coreason")
 
 

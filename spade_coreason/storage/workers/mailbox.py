@@ -165,10 +165,9 @@ class WorkerBell(WorkerMailbox):
     """
 
     _prefix = ""
-    # Versions before schema 0028 have no bells, but channels with these names.
     _send_sql = (
-        "SELECT pg_notify(coalesce(channel, 'spade_coreason_' || CASE message WHEN 'leases' THEN message ELSE 'calls' END),"
-        " message) FROM unnest($1::text[], $2::text[]) AS ring(address, message) JOIN workers ON address IN ('', id::text)"
+        "SELECT pg_notify(channel, message) FROM unnest($1::text[], $2::text[]) AS ring(address, message)"
+        " JOIN workers ON channel IS NOT NULL AND address IN ('', id::text)"
     )
     _counted_from = 0.0
     _count = 0

@@ -38,7 +38,6 @@ from spade_coreason.storage.records import DocumentCollection, NewDocument
 from spade_coreason.storage.repository import AgentRepository
 from spade_coreason.storage.schema import passages
 from tests.support.databases import SQLITE, WriterGate, on_both_databases, open_without_sync
-from tests.support.downgrades import downgrade
 from tests.support.errors import ExpectedErrors
 from tests.support.model_server import ModelServer
 from tests.support.records import new_conversation, open_repository, store_turn
@@ -146,7 +145,7 @@ async def test_passages_of_an_older_version_are_indexed_anew_however_often_it_is
     for text_, words in older.items():
         statement = update(passages).where(passages.c.text == text_).values(words=words)
         await database.write(partial(Connection.execute, statement=statement))
-    await database.write(lambda connection: downgrade(connection, "0006"))
+    await database.write(partial(Connection.execute, statement=update(passages).values(word_rules="")))
     await database.close()
 
     gate = WriterGate()
