@@ -220,7 +220,8 @@ class TurnFactory:
         """Make the turn of a request. `person` is the one whose variables it may use."""
         incoming, repository, now = queued.incoming, self._repository, now or self._clock()
         request = _make_request(active, queued, now, self._operators, self._schedules.zone)
-        earlier, owner = incoming.earlier_runs, incoming.person
+        earlier = incoming.earlier_runs
+        owner = incoming.owner if incoming.context is NO_CONTEXT else incoming.person  # nearly always the first
         identity = active.identity_for(incoming.kind, incoming.nickname)
         steps = StepJournal(repository.inbox, queued.inbox_row, queued.key, earlier)
         changes = SessionChanges(active.variables, person.variables if person is not None else None, active.shared)

@@ -51,15 +51,16 @@ class DurableStreamManagement(XEP_0198):  # type: ignore[misc]  # slixmpp comes 
         self._is_ack_due = False
         self._last_sent_count = 0
         """The count in the last acknowledgement that was sent."""
-        self._received_before: int | None = None
-        """The count of received stanzas before the last resumption, while the server repeats some of them."""
+        self.is_repeating = False
+        """True if the next stanza is one that the server repeats: it was received before a resumption and not acknowledged."""
+        self._received_before = 0
+        """The count of received stanzas before the last resumption."""
         self._ack_timer: asyncio.TimerHandle | None = None
         super().plugin_init()
 
     def session_end(self, event: Any) -> None:
         self._pending.clear()
-        self._is_ack_requested = False
-        self._received_before = None
+        self._is_ack_requested = self.is_repeating = False
         super().session_end(event)
 
     def count_received(self, stored: Commit[Any] | None) -> None:
@@ -69,6 +70,8 @@ class DurableStreamManagement(XEP_0198):  # type: ignore[misc]  # slixmpp comes 
             # every message.
             config = self.config
             handled = config["handled"] = (config["handled"] + 1) % _MODULUS
+            if handled == self._received_before:
+                self.is_repeating = False
             if stored is not None and not stored.is_stored:
                 self._pending.append((handled, stored))
             if self._ack_timer is None:
@@ -78,15 +81,6 @@ class DurableStreamManagement(XEP_0198):  # type: ignore[misc]  # slixmpp comes 
     def has_pending(self) -> bool:
         """True if received stanzas wait to be stored."""
         return bool(self._pending)
-
-    @property
-    def is_repeating(self) -> bool:
-        """True if the next stanza is one that the server repeats: it was received before a resumption and not acknowledged."""
-        if self._received_before is None:
-            return False
-        if not 0 < (self._received_before - self.config["handled"]) % _MODULUS <= _MODULUS // 2:
-            self._received_before = None
-        return self._received_before is not None
 
     def handle_ack_request(self, _: Element) -> None:
         """Handle `<r/>`: the server asks for an acknowledgement."""
@@ -158,8 +152,7 @@ class DurableStreamManagement(XEP_0198):  # type: ignore[misc]  # slixmpp comes 
         # compared the new session's count with the old one's. It then removed every stanza, or none if the two were equal.
         self.last_ack = self._last_sent_count = 0
         self._pending.clear()
-        self._is_ack_requested = False
-        self._received_before = None
+        self._is_ack_requested = self.is_repeating = False
         super()._handle_enabled(enabled)
 
     async def _handle_sm_feature(self, features: Any) -> Any:
@@ -180,10 +173,12 @@ class DurableStreamManagement(XEP_0198):  # type: ignore[misc]  # slixmpp comes 
 
     def _count_stored(self) -> None:
         """Count only what is durable before a resumption, which acknowledges the count. The rest is delivered again."""
-        self._received_before = self._received_before if self.is_repeating else int(self.config["handled"])
+        if not self.is_repeating:
+            self._received_before = int(self.config["handled"])
         while self._pending and self._pending[0][1].is_stored:
             self._pending.popleft()
         self.handled = self._last_sent_count = self._acknowledgeable_count
+        self.is_repeating = self._last_sent_count != self._received_before
         self._pending.clear()
         self._is_ack_requested = False
 
@@ -191,7 +186,10 @@ class DurableStreamManagement(XEP_0198):  # type: ignore[misc]  # slixmpp comes 
         # slixmpp sees presences and IQs only.
         if self.enabled_in and self._ack_timer is None:
             self._schedule_ack()
-        return super()._handle_incoming(stanza)
+        stanza = super()._handle_incoming(stanza)
+        if self.config["handled"] == self._received_before:
+            self.is_repeating = False
+        return stanza
 
     def _handle_ack(self, ack: Any) -> None:
         # slixmpp calls this when a stream is resumed.
