@@ -75,7 +75,7 @@ class AccessPolicy:
         return (
             "*" in self._allow
             or person in self._allow
-            or jid_domain(jid) in self._allow
+            or jid_domain(person) in self._allow
             or person in self.operators
             or person in self.approved
             or (self.has_roster and person in self.contacts)

@@ -450,9 +450,9 @@ class HostedAgent(Agent, SessionHandler):  # type: ignore[misc]  # SPADE comes w
 
         Servers, the agent's own account, its rooms and admitted senders may know it.
         """
-        own_jid = self.connection.client.boundjid.bare
-        is_known = "@" not in bare_jid(requester) or bare_jid(requester) == own_jid or bare_jid(requester) in self.rooms.states
-        return is_known or self._gateway.is_allowed(requester)
+        person = bare_jid(requester)
+        is_known = "@" not in person or person == self.connection.client.boundjid.bare or person in self.rooms.states
+        return is_known or self._gateway.access.is_allowed(person)
 
     def has_share(self, sender: str) -> bool:
         """Return True if a presence or an IQ is within the share of its sender. A room sends one for each occupant."""
@@ -465,8 +465,9 @@ class HostedAgent(Agent, SessionHandler):  # type: ignore[misc]  # SPADE comes w
 
         Occupants of a room may not: a command would act on the data of the room itself.
         """
-        is_eligible = bare_jid(jid) not in self.rooms.states and bare_jid(jid) != self.connection.client.boundjid.bare
-        return is_eligible and self._gateway.is_allowed(jid)
+        person = bare_jid(jid)
+        is_eligible = person not in self.rooms.states and person != self.connection.client.boundjid.bare
+        return is_eligible and self._gateway.access.is_allowed(person)
 
     def on_presence(self, presence: Presence) -> bool:
         for show in presence.xml.findall(SHOW):

@@ -10,7 +10,6 @@ from pydantic_core import from_json
 
 from ...domain.channel_kinds import CHANNEL_KINDS, PERSON, ChannelKind
 from ...domain.jid import bare_jid
-from ...domain.messages import InboundRequest
 from ...exceptions import StoreError
 from ...storage import AgentRepository
 
@@ -30,12 +29,12 @@ class KnownPeople:
         self._kinds: OrderedDict[str, ChannelKind] = OrderedDict()
         self._operators = frozenset(operators)
 
-    def record(self, incoming: InboundRequest) -> None:
-        """Record the kind of the channel of a request. At most 10,000 senders are kept."""
-        sender = bare_jid(incoming.sender).lower()
-        if self._kinds.get(sender) is incoming.kind:
+    def record(self, sender: str, kind: ChannelKind) -> None:
+        """Record the kind of the channel on which a sender (a bare JID) wrote. At most 10,000 senders are kept."""
+        sender = sender.lower()
+        if self._kinds.get(sender) is kind:
             return
-        self._kinds[sender] = incoming.kind
+        self._kinds[sender] = kind
         if len(self._kinds) > _MAX_SENDERS:
             self._kinds.popitem(last=False)
 

@@ -130,8 +130,8 @@ class InboundGateway:
         elif isinstance(message, MalformedRequest):
             self._reply_to_malformed(message)
         elif isinstance(message, Retraction | Reaction):
-            if self.access.is_allowed(message.sender):
-                return self.receive_reference(bare_jid(message.sender), message)
+            if self.access.is_allowed(owner := bare_jid(message.sender)):
+                return self.receive_reference(owner, message)
         else:
             self.dropped["no request"] += 1
         return None
@@ -155,7 +155,7 @@ class InboundGateway:
         """
         if isinstance(message, InboundRequest):
             message = self._items.read(message)
-            if message.is_topic_item or self.access.is_allowed(message.sender):
+            if message.is_topic_item or self.access.is_allowed(message.owner):
                 await self.capacity.wait(message)
                 return self.receive_request(message, is_archived=True)
         if isinstance(message, RequestBatch):
@@ -170,19 +170,20 @@ class InboundGateway:
 
         For a request from a room (it has an address), the room has checked the access.
         """
-        if bare_jid(incoming.sender) == self._jid:
+        sender = bare_jid(incoming.sender)
+        if sender == self._jid:
             self.dropped["from itself"] += 1
             return None
         if TOPIC_ITEM in incoming.metadata:
             incoming = self._items.read(incoming)
         # The configured broker is admitted with items of topics, and with nothing else.
-        if not incoming.address and not self.access.is_allowed(incoming.sender) and not incoming.is_topic_item:
+        if not incoming.address and not self.access.is_allowed(sender) and not incoming.is_topic_item:
             self._refuse(incoming)
             return None
-        self._people.record(incoming)
+        self._people.record(sender, incoming.kind)
         context = incoming.context
         if context.hops or context.root_sender:
-            is_trusted = incoming.sender in self._trusted_agents
+            is_trusted = sender in self._trusted_agents
             root_sender = _parse_person(context.root_sender) if is_trusted and context.root_sender else ""
             is_hidden = not is_trusted or (bool(context.root_sender) and not root_sender)
             known_context = context._replace(root_sender=root_sender, hides_person=is_hidden)
@@ -203,7 +204,7 @@ class InboundGateway:
         Return False too if the sender has no access.
         """
         bound = replace(incoming, channel_name=channel)
-        return self.access.is_allowed(incoming.sender) and await self._intake.repeat_reply(bound)
+        return self.access.is_allowed(incoming.owner) and await self._intake.repeat_reply(bound)
 
     async def find_state(self, owner: str, request_id: UUID, *, channel: str) -> RequestState | None:
         """Return the state of a program's request of `owner` (a bare JID); see `RequestIntake.find_state`.
@@ -226,7 +227,7 @@ class InboundGateway:
                 channel.send([receipt])
 
     def _refuse(self, incoming: InboundRequest) -> None:
-        stranger = bare_jid(incoming.sender)
+        stranger = incoming.owner
         self.dropped["not admitted"] += 1
         is_asked = self.access_requests.ask_operators(stranger)
         if not self.access_requests.record_refusal(stranger):
@@ -245,7 +246,7 @@ class InboundGateway:
         """Tell a person once, until the next start, that the agent cannot read what is encrypted."""
         person = bare_jid(message.sender)
         self.dropped["encrypted"] += 1
-        if person == self._jid or person in self._told_of_encryption or not self.access.is_allowed(message.sender):
+        if person == self._jid or person in self._told_of_encryption or not self.access.is_allowed(person):
             return
         self._told_of_encryption[person] = None
         if len(self._told_of_encryption) > _MAX_TOLD:
@@ -264,14 +265,15 @@ class InboundGateway:
         self._notices.send([self._notices.encode_notice(message.sender, text)])
 
     def _reply_to_malformed(self, message: MalformedRequest) -> None:
+        person = bare_jid(message.sender)
         self.dropped["malformed"] += 1
-        if bare_jid(message.sender) == self._jid or not self.access.is_allowed(message.sender):
+        if person == self._jid or not self.access.is_allowed(person):
             return
-        if message.request_id is None and not self._rate_limiter.allow(bare_jid(message.sender)):
+        if message.request_id is None and not self._rate_limiter.allow(person):
             # No request waits for this reply, and a program may answer each of ours with malformed JSON again, without end.
             return
         if message.is_text:
-            with use_language(self.access_requests.languages.of_person(bare_jid(message.sender), None)):
+            with use_language(self.access_requests.languages.of_person(person)):
                 problem = N_("I cannot read your message: its id or thread is too long. Please send it with another client.")
                 message = message._replace(problem=translate(problem))
         channel = self._channels[message.channel_name]

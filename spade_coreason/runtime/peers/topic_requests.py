@@ -8,7 +8,6 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from ...contracts import AgentRequest
-from ...domain.jid import bare_jid
 from ...domain.messages import InboundRequest
 from ...domain.topics import PUBLISH, SUBSCRIBE, TOPIC_ITEM, check_topic, derive_topic_session, read_item_metadata
 from ...exceptions import PeerError, PeerRefusedError
@@ -70,6 +69,6 @@ class ItemReader:
             return incoming
         metadata = dict(incoming.metadata)
         description = metadata.pop(TOPIC_ITEM)
-        if not incoming.address and bare_jid(incoming.sender) == self._broker:
+        if not incoming.address and incoming.owner == self._broker:
             metadata |= read_item_metadata(description) or {}
         return replace(incoming, metadata=metadata)
