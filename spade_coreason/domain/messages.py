@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any, NamedTuple, TypeAlias
 from uuid import UUID
@@ -235,9 +235,51 @@ class RequestContext(NamedTuple):
     """True if the person behind it is not known: an agent that is not trusted passed the request on, or one that hides them."""
     traceparent: str = ""
     """The span that the request belongs to (W3C Trace Context), as its sender gives it; then that of its receipt here."""
+    root_request_id: UUID | None = None
+    parent_request_id: UUID | None = None
+    capabilities: ClientCapabilities | None = None
+    account: str = ""
+    """The bare JID for whom the key stands by which a door was asked. Quotas and the audit trail are theirs; the conversation,
+    its variables and its memory are the key's (`owner`).
+    """
 
 
 NO_CONTEXT = RequestContext()
+
+
+class MessageHeaders(NamedTuple):
+    """The part of a message that is beside its text: its type, what it refers to, and what the sender's client supports."""
+
+    message_type: str = "chat"
+    replaces: tuple[str, ...] = ()
+    """The ids of the sender's own message that this one corrects (XEP-0308), and of the first version of that message."""
+    origin_id: str | None = None
+    """The id by which others refer to the request, if it is not the stanza's (XEP-0359): that of the sender or the room."""
+    uses_chat_states: bool = False
+    uses_replies: bool = False
+    """True if the sender's client supports replies (XEP-0461), because the request is one."""
+    wants_receipt: bool = False
+    wants_displayed_marker: bool = False
+    """True if the sender asks to be told when the request is read (XEP-0333)."""
+
+
+NO_HEADERS = MessageHeaders()
+PROGRAM_HEADERS = MessageHeaders("normal")
+ROOM_HEADERS = MessageHeaders("groupchat")
+
+
+class RoomOrigin(NamedTuple):
+    """The room that passed a request on, and the occupant who wrote it."""
+
+    address: str = ""
+    """The address for a reply in text: the room, or the occupant who wrote privately; "" for a request from no room."""
+    nickname: str = ""
+    """The nickname of the sender."""
+    author: str = ""
+    """The address of the occupant who asked the whole room. Only this occupant corrects or retracts the request."""
+
+
+NO_ROOM = RoomOrigin()
 
 
 def find_root(metadata: Mapping[str, Any]) -> str:
@@ -291,40 +333,17 @@ class InboundRequest:
     payload: dict[str, Any]
     content: str
     """The content that tells the request from another one with the same id."""
-    message_type: str = "chat"
     metadata: Mapping[str, Any] = field(default_factory=dict)
-    wants_receipt: bool = False
-    uses_chat_states: bool = False
-    wants_displayed_marker: bool = False
-    """True if the sender asks to be told when the request is read (XEP-0333)."""
-    replaces: tuple[str, ...] = ()
-    """The ids of the sender's own message that this one corrects (XEP-0308), and of the first version of that message."""
-    origin_id: str | None = None
-    """The id by which others refer to the request, if it is not the stanza's (XEP-0359): that of the sender or the room."""
-    uses_replies: bool = False
-    """True if the sender's client supports replies (XEP-0461), because the request is one."""
-    request_id: UUID | None = None
-    root_request_id: UUID | None = None
-    parent_request_id: UUID | None = None
-    capabilities: ClientCapabilities | None = None
-    is_text_only: bool = False
-    """True if the payload is only a text. An agent gets a copy of it and so cannot change it."""
-    context: RequestContext = NO_CONTEXT
-    """The part that only a program sends."""
+    headers: MessageHeaders = NO_HEADERS
     evidence: Evidence = NO_EVIDENCE
     """The evidence that tells a message from another one with the same id and content."""
+    request_id: UUID | None = None
+    context: RequestContext = NO_CONTEXT
+    """The part that only a program sends."""
+    room: RoomOrigin = NO_ROOM
+    """The room from which it came."""
     owner: str = field(kw_only=True)
     """The owner of the conversation: the bare JID of the sender, or a room, or the occupant of a room who writes privately."""
-    address: str = ""
-    """The address for a reply in text, if it is not the bare JID of the sender."""
-    nickname: str = ""
-    """The nickname of the sender in a room."""
-    author: str = ""
-    """The address of the occupant who asked the whole room. Only this occupant corrects or retracts the request."""
-    account: str = ""
-    """The bare JID for whom the key stands by which a door was asked. Quotas and the audit trail are theirs; the conversation,
-    its variables and its memory are the key's (`owner`).
-    """
     channel_name: str = DEFAULT_CHANNEL
     """The name of the channel by which the request came and its reply goes. The gateway sets it."""
     earlier_runs: EarlierRuns | None = None
@@ -338,7 +357,7 @@ class InboundRequest:
     @property
     def message_ids(self) -> tuple[str, ...]:
         """The ids that name the message in corrections and retractions: its own ids, and those of earlier versions."""
-        return tuple(filter(None, (self.stanza_id, self.origin_id, *self.replaces)))
+        return tuple(filter(None, (self.stanza_id, self.headers.origin_id, *self.headers.replaces)))
 
     @property
     def person(self) -> str:
@@ -357,8 +376,8 @@ class InboundRequest:
         if self.is_from_room or self.kind.is_room:
             occupant = self.metadata.get("occupant")
             return bare_jid(occupant) if isinstance(occupant, str) else ""
-        if self.account:
-            return self.account
+        if self.context.account:
+            return self.context.account
         if isinstance(root := self.metadata.get(ROOT_SENDER, self.metadata.get(PUBLISHER)), str):
             return root
         return self.person if self.context.hops or self.context.root_sender else None
@@ -370,7 +389,7 @@ class InboundRequest:
     @property
     def reply_address(self) -> str:
         """The address for a reply in text. The bare JID of a person reaches them also on another device."""
-        return self.address or self.owner
+        return self.room.address or self.owner
 
     @property
     def hops(self) -> int:
@@ -390,7 +409,7 @@ class InboundRequest:
     @property
     def root_owner(self) -> str:
         """The bare JID for whose quota the request counts."""
-        return self.account or self.context.root_sender or self.owner
+        return self.context.account or self.context.root_sender or self.owner
 
     @property
     def is_topic_item(self) -> bool:
@@ -400,7 +419,7 @@ class InboundRequest:
     @property
     def is_from_room(self) -> bool:
         """True if a room passed the request on: as its own message, or as a private one of an occupant."""
-        return bool(self.address)
+        return bool(self.room.address)
 
     @property
     def is_said_directly(self) -> bool:
@@ -428,40 +447,18 @@ class InboundRequest:
         }
         if self.thread is not None:
             fields["thread"] = self.thread
-        if self.message_type != "chat":
-            fields["message_type"] = self.message_type
         if self.metadata:
             fields["metadata"] = dict(self.metadata)
-        if self.kind.is_program or self.kind.is_due:
-            fields |= self._program_fields()
-        elif self.context is not NO_CONTEXT and self.context.traceparent:
-            fields["traceparent"] = self.context.traceparent
-        if self.uses_chat_states:
-            fields["uses_chat_states"] = True
-        if self.uses_replies:
-            fields["uses_replies"] = True
-        if self.origin_id is not None:
-            fields["origin_id"] = self.origin_id
-        if self.replaces:
-            fields["replaces"] = self.replaces
-        if self.author:
-            fields["author"] = self.author
+        if self.request_id is not None:
+            fields["request_id"] = self.request_id
         if self.is_from_room or self.kind.is_due:
-            fields |= {"owner": self.owner, "address": self.address, "nickname": self.nickname}
+            fields |= {"owner": self.owner, "address": "", "nickname": ""}
+        for part, (unset, names) in _STORED_PARTS.items():
+            if (given := getattr(self, part)) is not unset:
+                fields |= {name: text for name in names if (text := getattr(given, name)) != getattr(unset, name)}
         if self.earlier_runs is not None:
             fields["earlier_runs"] = self.earlier_runs
-        return to_json(fields).decode()
-
-    def _program_fields(self) -> dict[str, Any]:
-        """Return the fields that only requests of programs and due times have."""
-        fields: dict[str, Any] = {name: ident for name in LINEAGE_FIELDS if (ident := getattr(self, name)) is not None}
-        if self.account:
-            fields["account"] = self.account
-        if self.capabilities is not None:
-            fields["capabilities"] = self.capabilities.dump()
-        given = zip(RequestContext._fields, self.context, NO_CONTEXT, strict=True)
-        fields |= {name: context for name, context, default in given if context != default}
-        return fields
+        return to_json(fields, exclude_none=True).decode()  # that is of the capabilities; a dict keeps its own
 
     @classmethod
     def from_json(cls, text: str | bytes, channel_name: str = DEFAULT_CHANNEL) -> InboundRequest:
@@ -476,41 +473,44 @@ class InboundRequest:
         """Read a request as `from_json` does, from a dict that it may change."""
         # Before schema 0014 it had another name. What waits since then is answered all the same.
         kind = CHANNEL_KINDS[fields.pop("language" if "language" in fields else "channel")]
-        for name in LINEAGE_FIELDS:
+        fields = {"thread": None, "owner": bare_jid(fields["sender"])} | fields
+        for name, read in _READERS.items():
             if fields.get(name) is not None:
-                fields[name] = UUID(fields[name])
-        if "capabilities" in fields:
-            fields["capabilities"] = ClientCapabilities.model_validate(fields["capabilities"])
-        context = {name: fields[name] for name in RequestContext._fields if name in fields}
-        fields = {name: fields[name] for name in _STORED_FIELDS if name in fields}
-        if context:
-            context["chain"] = tuple(context.get("chain", ()))
-            fields["context"] = RequestContext(**context)
-        if "replaces" in fields:
-            fields["replaces"] = tuple(fields["replaces"])
-        if "earlier_runs" in fields:
-            runs = EarlierRuns(*fields["earlier_runs"][: len(EarlierRuns._fields)])
-            fields["earlier_runs"] = runs._replace(
-                questions=tuple((name, number) for name, number, *_ in runs.questions),
-                values=tuple((scope, key, text) for scope, key, text, *_ in runs.values),
-            )
-        fields.setdefault("thread", None)
-        fields.setdefault("owner", bare_jid(fields["sender"]))
-        fields["is_text_only"] = len(fields["payload"]) == 1 and kind.is_human
-        return cls(kind, content="", channel_name=channel_name, **fields)
+                fields[name] = read(fields[name])
+        given = _choose(fields, _STORED_FIELDS)
+        for part, (unset, names) in _STORED_PARTS.items():
+            given[part] = unset._replace(**_choose(fields, names))
+        return cls(kind, content="", channel_name=channel_name, **given)
 
 
-_STORED_FIELDS = frozenset(InboundRequest.__annotations__) - {
-    "kind",
-    "content",
-    "wants_receipt",
-    "wants_displayed_marker",
-    "is_text_only",
-    "context",
-    "evidence",
-    "channel_name",
+def _choose(fields: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    return {name: fields[name] for name in names if name in fields}
+
+
+def _read_runs(values: Sequence[Any]) -> EarlierRuns:
+    runs = EarlierRuns(*values[: len(EarlierRuns._fields)])
+    return runs._replace(
+        questions=tuple((name, number) for name, number, *_ in runs.questions),
+        values=tuple((scope, key, text) for scope, key, text, *_ in runs.values),
+    )
+
+
+_STORED_FIELDS = ("sender", "stanza_id", "thread", "payload", "metadata", "request_id", "owner", "earlier_runs")
+"""The fields of a request that are stored under their names."""
+_STORED_PARTS: Mapping[str, tuple[Any, tuple[str, ...]]] = {
+    "headers": (NO_HEADERS, ("message_type", "replaces", "origin_id", "uses_chat_states", "uses_replies")),
+    "context": (NO_CONTEXT, RequestContext._fields),
+    "room": (NO_ROOM, RoomOrigin._fields),
 }
-"""The fields that `to_json` writes under their names."""
+"""The parts of a request: their defaults, and the fields of each that are stored under their names unless they are defaults."""
+_READERS: Mapping[str, Callable[[Any], Any]] = {
+    **dict.fromkeys(LINEAGE_FIELDS, UUID),
+    "capabilities": ClientCapabilities.model_validate,
+    "chain": tuple,
+    "replaces": tuple,
+    "earlier_runs": _read_runs,
+}
+"""The functions that read what JSON has in another form."""
 
 
 def reply_id_prefix(key: str, request: InboundRequest) -> str:
@@ -577,7 +577,7 @@ class Retraction(NamedTuple):
     sender: str
     stanza_id: str
     author: str | None = ""
-    """The occupant of a room who retracts it (`InboundRequest.author`); None for a moderator, who may retract all."""
+    """The occupant of a room who retracts it (`RoomOrigin.author`); None for a moderator, who may retract all."""
 
 
 class Reaction(NamedTuple):
@@ -621,13 +621,7 @@ def map_requests(message: InboundMessage, change: Callable[[InboundRequest], Inb
 
 
 def bind(message: InboundMessage, channel: str) -> InboundMessage:
-    """Return a message whose requests have the name of the channel by which they came."""
-    if isinstance(message, RequestBatch):
-        return RequestBatch(tuple(_bind_request(request, channel) for request in message.requests))
-    return _bind_request(message, channel) if isinstance(message, InboundRequest | MalformedRequest) else message
-
-
-def _bind_request(request: InboundRequest | MalformedRequest, channel: str) -> InboundRequest | MalformedRequest:
-    if isinstance(request, MalformedRequest):
-        return request._replace(channel_name=channel)
-    return replace(request, channel_name=channel)
+    """Return a message with the name of the channel by which it came, if it is a request, and no batch of them."""
+    if isinstance(message, MalformedRequest):
+        return message._replace(channel_name=channel)
+    return replace(message, channel_name=channel) if isinstance(message, InboundRequest) else message

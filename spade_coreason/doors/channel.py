@@ -20,7 +20,7 @@ from ..concurrency import Tasks
 from ..contracts import AgentRequest, ErrorCode
 from ..domain.event_data import event_data
 from ..domain.jid import bare_jid
-from ..domain.messages import InboundRequest, Refused, RequestContext, TurnEvent
+from ..domain.messages import PROGRAM_HEADERS, InboundRequest, Refused, RequestContext, TurnEvent
 from ..exceptions import StoreError
 from ..runtime import (
     PLAIN_PRESENTATION,
@@ -36,7 +36,6 @@ from .unread import UnreadBytes
 if TYPE_CHECKING:
     from ..storage import Commit
 
-_CONTEXT = RequestContext(wants_thoughts=True)
 
 ANSWERED = frozenset({"request.completed", "request.failed", "request.refused"})
 """The types of the events that end a request."""
@@ -285,6 +284,13 @@ def make_request(
     request: AgentRequest | None = None,
 ) -> InboundRequest:
     """Return a request for the gateway, whose events go to `reply`."""
+    context = RequestContext(wants_thoughts=True, traceparent=TRACEPARENT.get(), account=reply.caller.account)
+    if request is not None:
+        context = context._replace(
+            root_request_id=request.root_request_id,
+            parent_request_id=request.parent_request_id,
+            capabilities=request.capabilities,
+        )
     return InboundRequest(
         reply.caller.kind,
         reply.address,
@@ -292,15 +298,11 @@ def make_request(
         thread,
         payload,
         f"{thread}\n{to_json(payload).decode()}",
-        "normal",
         dict(metadata),
+        PROGRAM_HEADERS,
         request_id=reply.request_id,
-        root_request_id=request.root_request_id if request is not None else None,
-        parent_request_id=request.parent_request_id if request is not None else None,
-        capabilities=request.capabilities if request is not None else None,
-        context=_CONTEXT if not (traceparent := TRACEPARENT.get()) else _CONTEXT._replace(traceparent=traceparent),
+        context=context,
         owner=reply.caller.address,
-        account=reply.caller.account,
     )
 
 

@@ -90,7 +90,7 @@ class RequestHandler:
                 await self._executor.reply_to_command(mailbox, active, queued, answer_command(*answer))
                 return
             # The request that it corrects may wait for an answer.
-            ended = self._desk.end_of_messages(incoming.owner, incoming.replaces, incoming.author)
+            ended = self._desk.end_of_messages(incoming.owner, incoming.headers.replaces, incoming.room.author)
             if ended is not None:
                 await ended
 
@@ -106,7 +106,7 @@ class RequestHandler:
             self._expiry.on_activity(conversation_id, status.last_interaction)
             if status.interaction_count == 1:
                 self._usage.reset_conversation(conversation_id)
-            if incoming.wants_displayed_marker and incoming.stanza_id:
+            if incoming.headers.wants_displayed_marker and incoming.stanza_id:
                 self._outbox.send_displayed(incoming)
         if not await self._turns.execute(mailbox, active, queued, person, now):
             self._late_checks.tell_if_access_was_lost(queued)

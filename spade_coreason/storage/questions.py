@@ -140,7 +140,7 @@ class ParkedRequestRepository:
     ) -> Commit[list[EndedQuestion]]:
         """Delete the parked requests of an owner (a bare JID) with one of these ids, and end their questions.
 
-        `author` is that of the request (`InboundRequest.author`); None for any.
+        `author` is that of the request (`RoomOrigin.author`); None for any.
         """
         ids = set(message_ids)
 

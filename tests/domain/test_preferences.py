@@ -12,12 +12,13 @@ from spade_coreason import AgentDefinition, AgentRequest, AgentTester, Response,
 from spade_coreason.contracts import ThinkingBlock
 from spade_coreason.contracts.blocks import STEP_TITLE
 from spade_coreason.domain.channel_kinds import PERSON, ROOM, ChannelKind
-from spade_coreason.domain.messages import BlockEmitted, InboundRequest, TextEmitted
+from spade_coreason.domain.messages import BlockEmitted, RoomOrigin, TextEmitted
 from spade_coreason.domain.preferences import DEFAULT_PREFERENCES, LANGUAGE_TAG, PREFERENCES_SCOPE, Preferences
 from spade_coreason.runtime.channels import PresentationOptions
 from spade_coreason.testing import Policy, Rules
 from spade_coreason.xmpp.transport import encoder_for
 from tests.support.errors import ExpectedErrors
+from tests.support.requests import build_incoming
 
 AGENT, ALICE, BOB = "agent@localhost", "alice@localhost", "bob@localhost"
 
@@ -121,7 +122,7 @@ async def test_a_program_and_a_spade_agent_get_thoughts_in_their_own_way() -> No
 
 @pytest.mark.parametrize("kind", [ROOM, PERSON])
 def test_a_thought_is_one_unstored_stanza_and_is_not_sent_to_a_room(kind: ChannelKind) -> None:
-    incoming = InboundRequest(kind, f"{ALICE}/phone", "1", None, {"query": "?"}, "", nickname="alice", owner=ALICE)
+    incoming = build_incoming("?", ALICE, kind, room=RoomOrigin(nickname="alice"))
     encoder = encoder_for(incoming, UUID(int=1), AGENT, 10_000, PresentationOptions(shows_thoughts=True))
     stanzas = [
         stanza for text in ("snake_case is\x00 odd", " ", "x" * 20_000) for stanza in encoder.encode(thought_event(text))
@@ -149,7 +150,7 @@ def test_a_thought_is_one_unstored_stanza_and_is_not_sent_to_a_room(kind: Channe
 def test_a_step_is_shown_to_people_who_have_not_disabled_it_and_not_in_a_room(
     kind: ChannelKind, presentation: PresentationOptions, is_shown: bool
 ) -> None:
-    incoming = InboundRequest(kind, f"{ALICE}/phone", "1", None, {"query": "?"}, "", nickname="alice", owner=ALICE)
+    incoming = build_incoming("?", ALICE, kind, room=RoomOrigin(nickname="alice"))
     encoder = encoder_for(incoming, UUID(int=1), AGENT, 10_000, presentation)
     stanzas = encoder.encode(BlockEmitted(ThinkingBlock(title=STEP_TITLE, content="Using recall…")))
     assert ["<body>_Using recall…_</body>" in stanza for stanza in stanzas] == [True] * is_shown

@@ -34,7 +34,7 @@ from spade_coreason.config import Settings
 from spade_coreason.contracts import Interaction, MemoryConfig, MemoryStrategy
 from spade_coreason.domain.callers import HIDDEN_PERSON
 from spade_coreason.domain.channel_kinds import PERSON, ROOM
-from spade_coreason.domain.messages import InboundRequest
+from spade_coreason.domain.messages import ROOM_HEADERS, InboundRequest, RoomOrigin
 from spade_coreason.domain.policy import RunnerTimings
 from spade_coreason.exceptions import ConfigError, ForbiddenError
 from spade_coreason.operations.definition import Actor, Call, CallerKind
@@ -70,11 +70,10 @@ def in_room(text: str, nickname: str, occupant: str | None) -> InboundRequest:
         None,
         {"query": text},
         text,
-        "groupchat",
         {"room": TEA, "nickname": nickname, **known},
+        ROOM_HEADERS,
+        room=RoomOrigin(TEA, nickname),
         owner=TEA,
-        address=TEA,
-        nickname=nickname,
     )
 
 
@@ -574,8 +573,9 @@ async def test_the_agent_goes_on_with_others_after_turns_were_cut_from_their_con
 def private_in_room(text: str) -> InboundRequest:
     """Return a private message of Alice in a room that shows her JID."""
     metadata = {"room": TEA, "nickname": "ally", "occupant": ALICE}
+    address = f"{TEA}/ally"
     return InboundRequest(
-        PERSON, f"{TEA}/ally", str(uuid4()), None, {"query": text}, text, metadata=metadata, owner=ALICE, address=f"{TEA}/ally"
+        PERSON, address, str(uuid4()), None, {"query": text}, text, metadata, room=RoomOrigin(address), owner=ALICE
     )
 
 

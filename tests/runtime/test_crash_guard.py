@@ -6,13 +6,10 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import pytest
 
 from spade_coreason import AgentDefinition, AgentRequest, ResponseHandler, SessionHandle
-from spade_coreason.domain.channel_kinds import PERSON
-from spade_coreason.domain.messages import InboundRequest
 from spade_coreason.exceptions import StoreError
 from spade_coreason.runtime import command
 from spade_coreason.runtime.crash_guard import CrashGuard
@@ -22,6 +19,7 @@ from spade_coreason.storage.crashes import SPARE_SLOT
 from tests.support.databases import SQLITE, WriterGate, open_without_sync
 from tests.support.errors import ExpectedErrors
 from tests.support.records import AGENT, ALICE, NOW
+from tests.support.requests import build_incoming
 from tests.support.runner import make_runtime
 from tests.support.transports import make_network
 from tests.support.wait import eventually
@@ -156,7 +154,7 @@ async def test_a_turn_counts_as_running_until_it_is_stored(tmp_path: Path, text:
     repository = AgentRepository(database, AGENT)
     runner = make_runtime(waiting, repository, make_network(AGENT), crash_guard=CrashGuard(running)).runner
     await runner.open()
-    incoming = InboundRequest(PERSON, f"{ALICE}/x", str(uuid4()), "t", {"query": text}, text, owner=ALICE)
+    incoming = build_incoming(text, ALICE)
     stored = runner.intake.receive(incoming)
     assert stored is not None
     await stored
@@ -192,7 +190,7 @@ async def test_the_first_request_of_a_conversation_is_kept_until_it_is_durable(t
             write(batch)
 
     writes.on_batch = hold_writes
-    incoming = InboundRequest(PERSON, f"{ALICE}/x", str(uuid4()), "t", {"query": text}, text, owner=ALICE)
+    incoming = build_incoming(text, ALICE)
     assert runner.intake.receive(incoming) is not None
     await waiting.begun.wait()
     [kept] = RunningRequests(tmp_path / "running.bin").kept  # as the next start finds it

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import re
-from uuid import uuid4
 
 import pytest
 
 from spade_coreason import AgentDefinition, AgentRequest, AgentTester, Response, Session
 from spade_coreason.contracts import Accept, Interceptor, ReceivedRequest, Refuse
-from spade_coreason.domain.channel_kinds import PERSON
-from spade_coreason.domain.messages import InboundRequest
 from spade_coreason.domain.texts.error_chain import find_frame
 from spade_coreason.runtime import command
 from spade_coreason.storage import Incident, IncidentRepository, to_micros
@@ -21,6 +18,7 @@ from tests.support.clock import Clock
 from tests.support.databases import WriterGate, execute, open_without_sync, read_rows
 from tests.support.errors import ExpectedErrors
 from tests.support.records import AGENT, ALICE, BOB
+from tests.support.requests import build_incoming
 from tests.support.runner import RunnerHarness, make_runtime
 from tests.support.transports import make_network
 from tests.support.wait import eventually
@@ -96,7 +94,7 @@ async def test_a_sender_is_told_when_the_incident_is_stored(database_url: str, e
         await runner.open()
         before = len(read_rows(database_url, "incidents"))
         with writes.hold_batches() as batches:
-            incoming = InboundRequest(PERSON, f"{ALICE}/x", str(uuid4()), "t", {"query": "dance"}, "dance", owner=ALICE)
+            incoming = build_incoming("dance", ALICE)
             runner.intake.receive(incoming)
             await eventually(lambda batches=batches: len(batches) > 0)  # type: ignore[misc]  # mypy knows no type of it
             assert not any(TOLD.search(stanza) for stanza in sent)
@@ -112,7 +110,7 @@ async def test_a_sender_is_told_when_the_incident_is_stored(database_url: str, e
 async def test_the_incident_of_an_interceptor_has_no_conversation(database_url: str, expected_errors: ExpectedErrors) -> None:
     expected_errors(f"a request of {ALICE}")
     async with RunnerHarness(database_url, FailingAgent(), interceptors=[FailingInterceptor()]) as harness:
-        incoming = InboundRequest(PERSON, f"{ALICE}/x", str(uuid4()), "t", {"query": "dance"}, "dance", owner=ALICE)
+        incoming = build_incoming("dance", ALICE)
         assert harness.runner.intake.receive(incoming) is None
         await eventually(lambda: bool(numbers_told(harness)))
         [incident] = await load_all(harness)

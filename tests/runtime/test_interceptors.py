@@ -15,9 +15,9 @@ import pytest
 from spade_coreason import AgentDefinition, AgentRequest, AgentTester, ConfigError, Interaction, Response, Session, command
 from spade_coreason.config import load_settings
 from spade_coreason.contracts import Accept, CloudEvent, ErrorCode, Interceptor, Next, ReceivedRequest, Refuse, ResponseWrapper
-from spade_coreason.domain.channel_kinds import PERSON, PROGRAM
+from spade_coreason.domain.channel_kinds import PROGRAM
 from spade_coreason.domain.identifiers import derive_inbox_key
-from spade_coreason.domain.messages import InboundRequest, RequestContext
+from spade_coreason.domain.messages import RequestContext
 from spade_coreason.exceptions import PeerFailedError, PeerRefusedError
 from spade_coreason.runtime.access.admission import MAX_HOPS
 from spade_coreason.runtime.interceptors import chain_around
@@ -25,6 +25,7 @@ from spade_coreason.testing import PlatformLimits, Policy, Rules
 from tests.support.databases import SAME_STANZA
 from tests.support.errors import ExpectedErrors
 from tests.support.records import AGENT, ALICE
+from tests.support.requests import build_incoming
 from tests.support.runner import RunnerHarness
 from tests.support.stanzas import collect_replies, message
 from tests.support.wait import eventually
@@ -130,7 +131,7 @@ async def test_a_request_that_runs_again_after_a_restart_is_not_decided_again() 
 async def test_a_refused_request_is_not_stored_and_may_be_sent_again(database_url: str) -> None:
     recorder = Recorder(lambda request: TOO_FAST)
     async with RunnerHarness(database_url, EchoAgent(), interceptors=[recorder]) as harness:
-        incoming = InboundRequest(PERSON, f"{ALICE}/x", "1", "t", {"query": "one"}, "one", owner=ALICE)
+        incoming = build_incoming("one", ALICE, stanza_id="1")
         assert harness.runner.intake.receive(incoming) is None
         await harness.database.write(lambda connection: None)
         assert await harness.repository.inbox.load_received_from(ALICE) == []
@@ -181,8 +182,8 @@ async def test_the_limits_of_hops_and_capacity_come_first() -> None:
         assert recorder.received == ["0", "1"]
         t.runners[t.jid].control.set_paused(False)
         await t.settled()
-        incoming = InboundRequest(
-            PROGRAM, f"{BOB}/x", "1", "u", {"query": "circle"}, "", owner=BOB, context=RequestContext(MAX_HOPS + 1)
+        incoming = build_incoming(
+            "circle", BOB, PROGRAM, stanza_id="1", thread="u", content="", context=RequestContext(MAX_HOPS + 1)
         )
         assert t.runners[t.jid].intake.receive(incoming) is None
         assert recorder.received == ["0", "1"]
@@ -192,9 +193,7 @@ async def test_a_new_request_that_looks_like_a_duplicate_is_decided_before_its_t
     recorder = Recorder(refuse_word("no"))
     async with RunnerHarness(database_url, EchoAgent(), interceptors=[recorder]) as harness:
         for number, query in enumerate(("no", "yes")):
-            incoming = InboundRequest(
-                PERSON, f"{ALICE}/x", f"{number}", "t", {"query": query}, query, evidence=SAME_STANZA, owner=ALICE
-            )
+            incoming = build_incoming(query, ALICE, stanza_id=f"{number}", evidence=SAME_STANZA)
             key = derive_inbox_key(AGENT, ALICE, incoming.stanza_id, incoming.content)
             harness.database.inbox_index.keys.add(key.bytes, 10**6)  # no request has this row
             stored = harness.runner.intake.receive(incoming)

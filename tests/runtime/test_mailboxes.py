@@ -11,8 +11,6 @@ import pytest
 
 from spade_coreason.contracts import Accept, Refuse
 from spade_coreason.contracts.times import utc_now
-from spade_coreason.domain.channel_kinds import PERSON
-from spade_coreason.domain.messages import InboundRequest
 from spade_coreason.domain.quotas import Quotas
 from spade_coreason.exceptions import StoreError
 from spade_coreason.runtime.crash_guard import CrashGuard
@@ -25,6 +23,7 @@ from spade_coreason.runtime.replies.program_requests import InFlightRequests
 from spade_coreason.storage import Commit, RunningRequests
 from spade_coreason.storage.repository import AgentRepository
 from tests.support.records import ALICE, BOB, NOW
+from tests.support.requests import build_incoming
 from tests.support.wait import eventually
 
 MAX_QUEUED = 3
@@ -69,7 +68,7 @@ class MailboxHarness:
         self, text: str, sender: str = ALICE, thread: str | None = "t", *, is_for_agent: bool = True
     ) -> QueuedRequest:
         """Store a request whose id is its text."""
-        incoming = InboundRequest(PERSON, f"{sender}/x", text, thread, {"query": text}, text, owner=sender)
+        incoming = build_incoming(text, sender, stanza_id=text, thread=thread)
         key = uuid4()
         row, stored, may_start_early = self.repository.inbox.receive(key.bytes, sender, incoming.to_json(), NOW)
         await stored
@@ -119,7 +118,7 @@ async def test_a_full_conversation_refuses_and_has_room_again_after_a_turn(harne
     for number in range(1 + MAX_QUEUED):
         await harness.put(f"{number}")
     await harness.started("0")
-    incoming = InboundRequest(PERSON, f"{ALICE}/x", "next", "t", {"query": "next"}, "next", owner=ALICE)
+    incoming = build_incoming("next", ALICE, stanza_id="next")
     limit = harness.capacity
     refusal = limit.receive(incoming)
     assert isinstance(refusal, Refuse)

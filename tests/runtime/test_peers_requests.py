@@ -94,8 +94,8 @@ async def test_a_text_is_a_query_and_a_payload_is_itself(given: Mapping[str, Any
     stanza, request = await send_request(given, f"{PEER}/agent")
     assert request.payload == payload
     assert fromstring(stanza).get("to") == f"{PEER}/agent"
-    assert request.parent_request_id is None
-    assert request.root_request_id == request.request_id
+    assert request.context.parent_request_id is None
+    assert request.context.root_request_id == request.request_id
 
 
 async def test_a_request_leaves_with_its_id_and_without_its_session() -> None:
@@ -142,7 +142,7 @@ async def test_a_request_sent_in_a_turn_is_a_child_of_its_request(way: str) -> N
     finally:
         CURRENT_REQUEST.reset(token)
     assert request.payload == {"query": "x"}
-    assert (request.root_request_id, request.parent_request_id) == (root.request_id, turn.request_id)
+    assert (request.context.root_request_id, request.context.parent_request_id) == (root.request_id, turn.request_id)
     assert request.request_id not in (root.request_id, turn.request_id)
     assert request.thread == derive_thread(root.session_id, PEER)
 

@@ -27,6 +27,7 @@ from spade_coreason.storage import AgentRepository, Database
 from spade_coreason.testing import AgentTester, PlatformLimits, Policy
 from tests.support.clock import Clock, LoopClock
 from tests.support.databases import SAME_STANZA, on_both_databases, open_without_sync
+from tests.support.requests import build_incoming
 from tests.support.wait import eventually
 
 AGENT, OTHER = "agent@localhost", "other@localhost"
@@ -355,15 +356,8 @@ async def test_a_request_that_an_agent_passes_on_counts_for_the_person_it_goes_b
 async def test_a_root_that_a_stranger_names_is_not_believed() -> None:
     async with AgentTester(echo) as t:
         for sender in ("mallory@localhost", "mallory@other.example"):
-            request = InboundRequest(
-                PROGRAM,
-                f"{sender}/x",
-                "1",
-                None,
-                {"query": "x"},
-                sender,
-                owner=sender,
-                context=RequestContext(root_sender=ALICE),
+            request = build_incoming(
+                "x", sender, PROGRAM, stanza_id="1", thread=None, content=sender, context=RequestContext(root_sender=ALICE)
             )
             t.gateways[AGENT].receive(request)
         await t.settled()
@@ -373,9 +367,7 @@ async def test_a_root_that_a_stranger_names_is_not_believed() -> None:
 @pytest.mark.parametrize("root", ["a\0b@localhost", "@", "a@", "a b@localhost", "x" * 2000 + "@localhost"])
 async def test_a_root_that_is_no_person_is_not_believed(root: str) -> None:
     async with AgentTester(echo, peers={OTHER: echo}) as t:
-        request = InboundRequest(
-            PROGRAM, f"{OTHER}/x", "1", None, {"query": "x"}, "x", owner=OTHER, context=RequestContext(root_sender=root)
-        )
+        request = build_incoming("x", OTHER, PROGRAM, stanza_id="1", thread=None, context=RequestContext(root_sender=root))
         t.gateways[AGENT].receive(request)
         await t.settled()
         assert usage_by_holder(t, AGENT) == {"": 1, "localhost": 1, OTHER: 1}
@@ -507,7 +499,7 @@ async def test_a_sender_whose_requests_are_refused_by_the_hundred_is_not_looked_
     def flood(user: str, count: int, kind: ChannelKind = PERSON, text: str = "x") -> None:
         for _ in range(count):
             number = str(next(numbers))
-            request = InboundRequest(kind, f"{user}/x", number, None, {"query": text}, text, owner=user)
+            request = build_incoming(text, user, kind, stanza_id=number, thread=None)
             t.gateways[AGENT].receive(request)
 
     numbers, limit = itertools.count(), 300
@@ -553,7 +545,7 @@ async def test_commands_have_a_limit_of_their_own_and_work_beyond_the_quota() ->
 async def test_duplicates_without_end_are_dropped_and_the_request_is_answered_once() -> None:
     async with AgentTester(echo, policy=Policy(limits=PlatformLimits(queue=10_000))) as t:
         await t.say("hello", user=ALICE)
-        request = InboundRequest(PERSON, f"{ALICE}/x", "1", None, {"query": "x"}, "x", evidence=SAME_STANZA, owner=ALICE)
+        request = build_incoming("x", ALICE, stanza_id="1", thread=None, evidence=SAME_STANZA)
         commits = [t.gateways[AGENT].receive(request) for _ in range(4000)]
         assert commits.count(None) == 999
         await t.settled()
@@ -565,7 +557,7 @@ async def test_duplicates_without_end_are_dropped_and_the_request_is_answered_on
 async def test_a_new_message_with_a_known_id_counts_for_the_quota() -> None:
     async with AgentTester(echo, policy=Policy(quotas=for_user(messages_per_day=3))) as t:
         await t.say("hello", user=ALICE)
-        request = InboundRequest(PERSON, f"{ALICE}/x", "1", None, {"query": "x"}, "x", owner=ALICE)
+        request = build_incoming("x", ALICE, stanza_id="1", thread=None)
         for server_id in "abcd":
             t.gateways[AGENT].receive(replace(request, evidence=Evidence(server_id)))
         await t.settled()

@@ -11,13 +11,14 @@ import pytest
 from spade_coreason import AgentDefinition, AgentRequest, AgentTester, Response, Session
 from spade_coreason.contracts import ErrorCode, Interceptor, ReceivedRequest, Refuse
 from spade_coreason.domain.channel_kinds import PERSON, PROGRAM
-from spade_coreason.domain.messages import NO_CONTEXT, InboundRequest, RequestContext
+from spade_coreason.domain.messages import NO_CONTEXT, RequestContext
 from spade_coreason.runtime.access.admission import MAX_COMMANDS_PER_MINUTE, MAX_HOPS
 from spade_coreason.runtime.intake.request_intake import _MAX_DUPLICATES_PER_MINUTE as MAX_DUPLICATES_PER_MINUTE
 from spade_coreason.runtime.observability.metrics import RefusalReason
 from spade_coreason.testing import PlatformLimits, Policy, Rules
 from tests.support.databases import SAME_STANZA
 from tests.support.records import ALICE
+from tests.support.requests import build_incoming
 from tests.support.wait import TIMEOUT_S
 
 
@@ -48,9 +49,7 @@ class Waiting:
 def receive(t: AgentTester, text: str, number: object = 1, context: RequestContext = NO_CONTEXT, **fields: Any) -> None:
     """Let the agent receive a message of Alice, or with a context a request of a program."""
     kind = PERSON if context is NO_CONTEXT else PROGRAM
-    request = InboundRequest(
-        kind, f"{ALICE}/x", str(number), None, {"query": text}, text, owner=ALICE, context=context, **fields
-    )
+    request = build_incoming(text, ALICE, kind, stanza_id=str(number), thread=None, context=context, **fields)
     t.runners[t.jid].intake.receive(request)
 
 

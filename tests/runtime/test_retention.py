@@ -7,14 +7,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 from spade_coreason import AgentDefinition, AgentInteractionMemory, AgentRequest, ResponseHandler, Session
 from spade_coreason.app.factories import build_policy
 from spade_coreason.config.loader import load_settings
 from spade_coreason.contracts import ConversationState, MemoryConfig
-from spade_coreason.domain.channel_kinds import PERSON
-from spade_coreason.domain.messages import InboundRequest
 from spade_coreason.runtime.runner import Runner
 from spade_coreason.storage import open_database
 from spade_coreason.storage.repository import AgentRepository
@@ -22,6 +19,7 @@ from spade_coreason.testing import Keep, Policy, Retention, RetentionStates, Rul
 from tests.support.clock import Clock
 from tests.support.databases import on_both_databases, read_rows
 from tests.support.records import query_of
+from tests.support.requests import build_incoming
 from tests.support.runner import make_runtime
 from tests.support.transports import make_network
 from tests.support.wait import eventually
@@ -58,9 +56,7 @@ class RetentionHarness:
         self.runner, self.agent, self.url = runner, agent, url
 
     def say(self, text: str, sender: str = ALICE, thread: str | None = None) -> None:
-        self.runner.intake.receive(
-            InboundRequest(PERSON, f"{sender}/x", str(uuid4()), thread, {"query": text}, text, owner=sender)
-        )
+        self.runner.intake.receive(build_incoming(text, sender, thread=thread))
 
     async def ask(self, text: str, sender: str = ALICE, thread: str | None = None) -> None:
         self.say(text, sender, thread)

@@ -9,7 +9,6 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 from xml.etree.ElementTree import fromstring
 
 import pytest
@@ -29,7 +28,6 @@ from spade_coreason import (
     command,
 )
 from spade_coreason.contracts import ConversationState, MemoryConfig, MemoryStrategy
-from spade_coreason.domain.channel_kinds import PERSON
 from spade_coreason.domain.messages import InboundRequest
 from spade_coreason.exceptions import PeerFailedError
 from spade_coreason.memory.interaction.file import MemoryLimits
@@ -48,6 +46,7 @@ from spade_coreason.xmpp.transport import receive_stanza
 from tests.support.databases import SAME_STANZA, SQLITE, WriterGate, on_both_databases, open_without_sync
 from tests.support.errors import ExpectedErrors
 from tests.support.records import NOT_REMEMBERED
+from tests.support.requests import build_incoming
 from tests.support.runner import make_runtime
 from tests.support.servers.postgres import Postgres
 from tests.support.transports import make_network
@@ -116,7 +115,7 @@ class RecordingAgent:
 
 
 def make_request(text: str, sender: str = ALICE, thread: str | None = None) -> InboundRequest:
-    return InboundRequest(PERSON, f"{sender}/x", str(uuid4()), thread, {"query": text}, text, owner=sender)
+    return build_incoming(text, sender, thread=thread)
 
 
 class FaultHarness:

@@ -11,7 +11,7 @@ import pytest
 
 from spade_coreason import StoreError
 from spade_coreason.domain.channel_kinds import PROGRAM
-from spade_coreason.domain.messages import InboundRequest, RequestContext
+from spade_coreason.domain.messages import RequestContext
 from spade_coreason.storage import erase_behind_others, find_requests, open_database, search_person
 from spade_coreason.storage.backends.database import Database
 from spade_coreason.storage.backends.group_commit import StoreTimings
@@ -19,6 +19,7 @@ from spade_coreason.storage.records import Variable
 from spade_coreason.storage.repository import AgentRepository
 from tests.support.databases import SQLITE, WriterGate
 from tests.support.records import AGENT, ALICE, BOB, new_conversation, open_repository, receive_request, store_turn
+from tests.support.requests import build_incoming
 from tests.support.wait import eventually
 
 DEFAULT_TIMINGS = StoreTimings()
@@ -150,9 +151,7 @@ async def test_an_answered_request_is_no_waiting_one_and_is_erased_too(repositor
 async def test_an_answered_request_that_an_agent_passed_on_is_no_waiting_one_and_is_erased_too(
     repository: AgentRepository,
 ) -> None:
-    passed_on = InboundRequest(
-        PROGRAM, f"{BOB}/x", "1", None, {"query": "a"}, "a", context=RequestContext(1, ALICE), owner=BOB
-    ).to_json()
+    passed_on = build_incoming("a", BOB, PROGRAM, stanza_id="1", thread=None, context=RequestContext(1, ALICE)).to_json()
     await store_turn(repository, new_conversation(repository, owner=BOB), answer="[]", root=ALICE)
     await receive_request(repository, BOB, passed_on)
     search = await search_person(repository.database, ALICE, [AGENT])

@@ -16,14 +16,13 @@ from sqlalchemy import Connection, text
 
 from spade_coreason import AgentDefinition, AgentRequest, ResponseHandler, SessionHandle
 from spade_coreason.contracts import ConversationState, Interaction, MemoryConfig, MemoryStrategy
-from spade_coreason.domain.channel_kinds import PERSON
 from spade_coreason.domain.memory_strategies import window_bounds
-from spade_coreason.domain.messages import InboundRequest
 from spade_coreason.storage.records import TurnRecord
 from spade_coreason.testing import Policy, Rules
 from tests.support.clock import Clock
 from tests.support.databases import SAME_STANZA, SQLITE, execute, open_without_sync
 from tests.support.records import AGENT, ALICE, BOB, NOW, new_conversation, open_repository, receive_request
+from tests.support.requests import build_incoming
 from tests.support.runner import RunnerHarness
 
 
@@ -157,7 +156,7 @@ async def test_a_clock_that_jumps_back_loses_and_reorders_nothing(database_url: 
             clock.advance(days=days)
             await harness.receive_and_wait(str(n))
         # The same message, after the clock has gone back, is known all the same.
-        again = InboundRequest(PERSON, f"{ALICE}/x", "again", "t", {"query": "5"}, "5", evidence=SAME_STANZA, owner=ALICE)
+        again = build_incoming("5", ALICE, stanza_id="again", evidence=SAME_STANZA)
         for _ in range(2):
             harness.runner.intake.receive(again)
             await harness.runner.mailboxes.wait_until_idle()

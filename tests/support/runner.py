@@ -6,14 +6,11 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple, Self
-from uuid import uuid4
 
 from spade_coreason import AgentDefinition, AgentInteractionMemory, AgentRequest, ResponseHandler, Session
 from spade_coreason.contracts import Interceptor
 from spade_coreason.contracts.times import utc_now
 from spade_coreason.domain.access import AccessPolicy
-from spade_coreason.domain.channel_kinds import PERSON
-from spade_coreason.domain.messages import InboundRequest
 from spade_coreason.runtime import (
     AgentNetwork,
     AgentParts,
@@ -31,6 +28,7 @@ from spade_coreason.xmpp.transport import XmppTransport
 from tests.support.databases import WriterGate, open_without_sync
 from tests.support.no_uploads import refuse_upload
 from tests.support.records import AGENT, ALICE
+from tests.support.requests import build_incoming
 from tests.support.transports import STANZA_BYTES
 
 
@@ -145,9 +143,7 @@ class RunnerHarness:
         self.sent += [message.content for message in messages]
 
     def receive(self, text: str, thread: str | None = "t", sender: str = ALICE) -> Commit[bool]:
-        stored = self.runner.intake.receive(
-            InboundRequest(PERSON, f"{sender}/x", str(uuid4()), thread, {"query": text}, text, owner=sender)
-        )
+        stored = self.runner.intake.receive(build_incoming(text, sender, thread=thread))
         assert stored is not None
         return stored
 

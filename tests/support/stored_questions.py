@@ -7,8 +7,7 @@ from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
 from spade_coreason.contracts import QuestionState
-from spade_coreason.domain.channel_kinds import PERSON
-from spade_coreason.domain.messages import EarlierRuns, InboundRequest
+from spade_coreason.domain.messages import EarlierRuns
 from spade_coreason.storage import (
     AgentRepository,
     NewQuestion,
@@ -18,6 +17,7 @@ from spade_coreason.storage import (
     to_micros,
 )
 from tests.support.records import receive_request
+from tests.support.requests import build_incoming
 
 APPROVAL, CODE = "5b2b8c1e-0000-4000-8000-000000000003", "K7QX2M"
 
@@ -84,7 +84,7 @@ async def store_approval(repository: AgentRepository, requester: str, approver: 
     """Store the request of a person, which waits for the approval of another one."""
     now, step = datetime.now(UTC), ("approval: pay", 1)
     runs = EarlierRuns(1, now.isoformat(), 0, 1, {step[0]: 1}, (step,), (), {}, 0)
-    incoming = InboundRequest(PERSON, f"{requester}/phone", "a", None, {"query": "pay"}, "", owner=requester, earlier_runs=runs)
+    incoming = build_incoming("pay", requester, stanza_id="a", thread=None, device="phone", content="", earlier_runs=runs)
     key = uuid4().bytes
     row = await receive_request(repository, requester, incoming.to_json(), key)
     parked = ParkedRequest(

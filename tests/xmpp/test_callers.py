@@ -17,7 +17,7 @@ from spade_coreason import AgentRequest, Peers, Response, ResponseHandler, Sessi
 from spade_coreason.contracts import AgentDefinition
 from spade_coreason.domain.callers import is_caller
 from spade_coreason.domain.channel_kinds import PERSON, PROGRAM, SPADE, ChannelKind
-from spade_coreason.domain.messages import InboundRequest
+from spade_coreason.domain.messages import InboundRequest, MessageHeaders
 from spade_coreason.domain.rooms import RoomConfig
 from spade_coreason.exceptions import PeerError
 from spade_coreason.runtime import OutboundMessage
@@ -264,9 +264,7 @@ def request_of(caller: str, query: str, kind: ChannelKind) -> InboundRequest:
         None,
         {"query": query},
         query,
-        wants_receipt=True,
-        uses_chat_states=True,
-        wants_displayed_marker=True,
+        headers=MessageHeaders(uses_chat_states=True, wants_receipt=True, wants_displayed_marker=True),
         request_id=uuid4() if kind.is_program else None,
         owner=caller,
     )

@@ -10,7 +10,7 @@ from typing import Any
 from ...contracts import Missed, Schedule
 from ...domain.channel_kinds import DUE_IN_ROOM, DUE_TO_NOBODY, DUE_TO_PERSON, JOB, SCHEDULE_CHANNEL
 from ...domain.initiative.schedules import CronTimes
-from ...domain.messages import REPLY_THREAD, ROOT_SENDER, InboundRequest, RequestContext
+from ...domain.messages import NO_HEADERS, REPLY_THREAD, ROOM_HEADERS, ROOT_SENDER, InboundRequest, RequestContext
 from ...domain.texts.json_text import dump_json
 from ...storage import SCHEDULE, AgentRepository, SaveStep, Task, from_micros
 from ..tasks import AgentTasks
@@ -76,7 +76,7 @@ class AgentSchedules:
             metadata[ROOT_SENDER] = root
         if is_job and reaches_person and not (incoming.is_from_room and not is_room):
             metadata[REPLY_THREAD] = thread
-        is_hidden = given.hides_person or (root == "" and not incoming.address)
+        is_hidden = given.hides_person or (root == "" and not incoming.is_from_room)
         request = InboundRequest(
             due_kind,
             incoming.sender,
@@ -84,12 +84,11 @@ class AgentSchedules:
             schedule_id if is_job else thread,
             _check_payload(payload),
             "",
-            "groupchat" if due_kind.is_room else "chat",
             metadata,
+            ROOM_HEADERS if due_kind.is_room else NO_HEADERS,
             context=RequestContext(given.hops, given.root_sender, hides_person=is_hidden),
+            room=incoming.room._replace(author=""),
             owner=incoming.owner,
-            address=incoming.address,
-            nickname=incoming.nickname,
         )
         return self.make_task(schedule_id, kind, request, due_at, times, missed, root or "")
 

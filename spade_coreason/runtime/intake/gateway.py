@@ -117,7 +117,7 @@ class InboundGateway:
         if isinstance(message, InboundRequest):
             return self.receive_request(message, is_archived=is_archived)
         if isinstance(message, RequestBatch):
-            return _join([self.receive(request, is_archived=is_archived) for request in message.requests])
+            return _join([self.receive(request, is_archived=is_archived, channel=channel) for request in message.requests])
         if isinstance(message, Bounce):
             stored = self._notifier.receive_bounce(message)
             if not self._open_requests.route(message):
@@ -177,7 +177,7 @@ class InboundGateway:
         if TOPIC_ITEM in incoming.metadata:
             incoming = self._items.read(incoming)
         # The configured broker is admitted with items of topics, and with nothing else.
-        if not incoming.address and not self.access.is_allowed(sender) and not incoming.is_topic_item:
+        if not incoming.room.address and not self.access.is_allowed(sender) and not incoming.is_topic_item:
             self._refuse(incoming)
             return None
         self._people.record(sender, incoming.kind)
@@ -194,7 +194,7 @@ class InboundGateway:
             self.dropped["too many refused"] += 1
             return None
         stored = self._intake.receive(incoming, is_archived=is_archived)
-        if stored is not None and incoming.wants_receipt and incoming.stanza_id:
+        if stored is not None and incoming.headers.wants_receipt and incoming.stanza_id:
             stored.on_stored(partial(self._send_receipt, incoming, is_archived=is_archived))
         return stored
 

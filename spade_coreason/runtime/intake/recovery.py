@@ -86,7 +86,7 @@ class InboxRecovery:
                 self._recover_request(requests[inbox_row], pending_request)
         for queued in early:
             if queued.inbox_row not in replaced_rows:
-                if queued.incoming.replaces:
+                if queued.incoming.headers.replaces:
                     self._withdrawal.withdraw_replaced(queued, True)
                 self._mailboxes.put(queued, queued.incoming.owner)
 

@@ -100,11 +100,14 @@ class RequestIntake:
             if refusal is not None:
                 self._tell_of_refusal(incoming, refusal)
                 return None
-            if incoming.replaces and not may_be_duplicate:
-                withdrawn = self._withdrawal.withdraw(sender, incoming.replaces, incoming.author)
+            replaces = incoming.headers.replaces
+            if replaces and not may_be_duplicate:
+                withdrawn = self._withdrawal.withdraw(sender, replaces, incoming.room.author)
                 if withdrawn is not None:
                     incoming, for_agent = inherit(incoming, withdrawn), inherit(for_agent, withdrawn)
-            request = incoming.to_json if incoming.is_text_only else incoming.to_json()
+            # An agent gets a copy of the payload of a person, and cannot change its only text.
+            is_text_only = incoming.request_id is None and incoming.kind.is_human and len(incoming.payload) == 1
+            request = incoming.to_json if is_text_only else incoming.to_json()
             if is_known and not digest:
                 key = uuid4()  # an earlier message has the key of this id and content
             inbox_row, stored, may_start_early = inbox.receive(
@@ -137,7 +140,7 @@ class RequestIntake:
                 self._withdrawal.cancel_if_requested(queued, sender)
             if self._gate.is_paused:
                 stored.on_stored(partial(self._notify_of_pause, queued))
-            if incoming.replaces and may_be_duplicate:
+            if replaces and may_be_duplicate:
                 stored.on_stored(partial(self._withdrawal.withdraw_replaced, queued))
             self._mailboxes.put(queued, sender)
             return stored

@@ -199,7 +199,7 @@ class QuotaLimit:
         content = request.content
         size = len(content) if content.isascii() else len(content.encode(errors="surrogatepass"))
         # As `root_owner`, without the call.
-        person = request.account or request.context.root_sender or request.owner
+        person = request.context.account or request.context.root_sender or request.owner
         own = self._find_or_add("room" if request.kind.is_room else "person", person)
         now_s, is_refusing, counters = self._now(), True, (own, *own.outer)
         if now_s >= self._day_check_due_s:

@@ -32,7 +32,7 @@ class Withdrawal:
     ) -> InboundRequest | None:
         """Withdraw the latest unanswered version of a message: remove it from its queue, or stop its turn, and close it.
 
-        The message is one of a sender (a bare JID) and an author (`InboundRequest.author`; None for any), with one of these
+        The message is one of a sender (a bare JID) and an author (`RoomOrigin.author`; None for any), with one of these
         ids. `before_row` limits it to requests with a lower row in the inbox, and `is_late` to messages that bear
         such an id themselves and were sent while the agent was away. Return the request, or None if there is none.
         """
@@ -41,7 +41,7 @@ class Withdrawal:
             (mailbox, queued)
             for mailbox, queued in self._unanswered(sender)
             if not ids.isdisjoint(queued.incoming.message_ids)
-            and (author is None or author == queued.incoming.author)
+            and (author is None or author == queued.incoming.room.author)
             and queued.inbox_row < before_row
             and (not is_late or _is_late(queued.incoming, ids))
         ]
@@ -64,7 +64,13 @@ class Withdrawal:
         A correction that is not new may have come live, before the archive delivered the message that it corrects.
         """
         incoming = correction.incoming
-        self.withdraw(incoming.owner, incoming.replaces, incoming.author, before_row=correction.inbox_row, is_late=not is_new)
+        self.withdraw(
+            incoming.owner,
+            incoming.headers.replaces,
+            incoming.room.author,
+            before_row=correction.inbox_row,
+            is_late=not is_new,
+        )
 
     def has_due(self, sender: str, schedule: str) -> bool:
         """Return True if a request of a schedule of a sender (a bare JID) waits for its turn."""
@@ -151,9 +157,10 @@ def inherit(correction: InboundRequest, earlier: InboundRequest) -> InboundReque
     Clients name the first version in every correction, as XEP-0308 demands, or the version before. So a correction is known
     by the ids of both.
     """
-    first_ids = (earlier.replaces or earlier.message_ids)[-2:]
-    ids = tuple(dict.fromkeys((*correction.replaces, *first_ids)))
-    return replace(correction, replaces=ids, thread=correction.thread or earlier.thread)
+    first_ids = (earlier.headers.replaces or earlier.message_ids)[-2:]
+    ids = tuple(dict.fromkeys((*correction.headers.replaces, *first_ids)))
+    headers = correction.headers._replace(replaces=ids)
+    return replace(correction, headers=headers, thread=correction.thread or earlier.thread)
 
 
 def find_replaced(requests: Mapping[int, InboundRequest]) -> set[int]:
@@ -161,14 +168,14 @@ def find_replaced(requests: Mapping[int, InboundRequest]) -> set[int]:
     latest: dict[tuple[str, str, str], int] = {}
     replaced = set()
     for row, request in requests.items():
-        for message_id in request.replaces:
-            earlier = latest.get((request.owner, request.author, message_id))
+        for message_id in request.headers.replaces:
+            earlier = latest.get((request.owner, request.room.author, message_id))
             if earlier is not None:
                 replaced.add(earlier)
         for message_id in request.message_ids:
-            latest[request.owner, request.author, message_id] = row
+            latest[request.owner, request.room.author, message_id] = row
     return replaced
 
 
 def _is_late(incoming: InboundRequest, ids: set[str]) -> bool:
-    return "delayed_since" in incoming.metadata and not ids.isdisjoint((incoming.stanza_id, incoming.origin_id))
+    return "delayed_since" in incoming.metadata and not ids.isdisjoint((incoming.stanza_id, incoming.headers.origin_id))

@@ -69,6 +69,6 @@ class ItemReader:
             return incoming
         metadata = dict(incoming.metadata)
         description = metadata.pop(TOPIC_ITEM)
-        if not incoming.address and incoming.owner == self._broker:
+        if not incoming.is_from_room and incoming.owner == self._broker:
             metadata |= read_item_metadata(description) or {}
         return replace(incoming, metadata=metadata)

@@ -248,7 +248,7 @@ class QuestionDesk:
             # From its age, because the clock may have been set since it came.
             came_at = stamp or time.time_ns() // 1000 - int((time.monotonic() - came_s) * 1e6)
             verb = decide_plain_answer(
-                None if queued.is_redelivered or incoming.replaces else came_at,
+                None if queued.is_redelivered or incoming.headers.replaces else came_at,
                 question.shown_at,
                 _SKEW if stamp else 0,
                 is_repeated=given > mailbox.answered > (given[0], came_s - _REPEATED_S),

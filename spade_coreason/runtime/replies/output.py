@@ -15,8 +15,10 @@ from ...concurrency import TimerGroup
 from ...contracts import AnyBlock, DataBlock, MarkdownBlock, ThinkingBlock, UserErrorBlock
 from ...domain.channel_kinds import PERSON, ROOM
 from ...domain.messages import (
+    ROOM_HEADERS,
     BlockEmitted,
     InboundRequest,
+    RoomOrigin,
     StreamAborted,
     StreamChunk,
     StreamEnded,
@@ -584,9 +586,9 @@ class TurnOutputs:
 
     def open_held(self, channel: Channel, owner: str, thread: str | None, key: UUID) -> TurnOutput:
         """Open an output to a person or a room (a bare JID) that sends nothing: its messages are stored first."""
-        is_room = channel.is_room(owner)
-        kind, message_type, address = (ROOM, "groupchat", owner) if is_room else (PERSON, "chat", "")
-        incoming = InboundRequest(kind, owner, "", thread, {}, "", message_type, owner=owner, address=address)
+        incoming = InboundRequest(PERSON, owner, "", thread, {}, "", owner=owner)
+        if channel.is_room(owner):
+            incoming = replace(incoming, kind=ROOM, headers=ROOM_HEADERS, room=RoomOrigin(owner))
         encoder = channel.make_encoder(incoming, key)
         output = TurnOutput(encoder, lambda messages: None, key, self._timers, self._long_answers)
         output.sender.is_held = True

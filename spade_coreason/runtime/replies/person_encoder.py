@@ -147,19 +147,19 @@ class PersonEncoder(ReplyEncoder):
     ) -> None:
         self.key: str = to_jsonable_python(key)  # `str` takes three times as long
         self._id_prefix = self.key if incoming.earlier_runs is None else reply_id_prefix(self.key, incoming)
-        self.recipient = incoming.address or incoming.owner
+        self.recipient = incoming.room.address or incoming.owner
         self._incoming = incoming
         self._max_bytes = max_bytes
         self._options = options
         self.shows_thoughts = options.shows_thoughts
         self.shows_steps = options.shows_thoughts or options.shows_steps
-        self._is_reply = options.has_replies or incoming.uses_replies
+        self._is_reply = options.has_replies or incoming.headers.uses_replies
         """True if the next message is a reply to the question."""
         self._streams: dict[str, LiveMessage] = {}
         self._stream_count = self._message_count = self._thought_count = 0
         self._is_typing = False
         self.has_live_messages = self.follows_streams = options.has_live_messages
-        self.shows_typing = incoming.uses_chat_states
+        self.shows_typing = incoming.headers.uses_chat_states
         self._text_bytes = self.find_text_bytes(incoming)
 
     @abstractmethod

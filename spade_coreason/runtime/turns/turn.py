@@ -160,7 +160,7 @@ class Turn:
             "input": request.payload,
             "output": output,
             "meta": meta,
-            "lineage": {"root_request_id": incoming.root_request_id or request_id},
+            "lineage": {"root_request_id": incoming.context.root_request_id or request_id},
         }
         if reply.events:
             fields["events"] = reply.events
@@ -222,7 +222,7 @@ class TurnFactory:
         request = _make_request(active, queued, now, self._operators, self._schedules.zone)
         earlier = incoming.earlier_runs
         owner = incoming.owner if incoming.context is NO_CONTEXT else incoming.person  # nearly always the first
-        identity = active.identity_for(incoming.kind, incoming.nickname)
+        identity = active.identity_for(incoming.kind, incoming.room.nickname)
         steps = StepJournal(repository.inbox, queued.inbox_row, queued.key, earlier)
         changes = SessionChanges(active.variables, person.variables if person is not None else None, active.shared)
         task = mailbox.worker if queued.command is None else None
@@ -509,11 +509,11 @@ def _make_request(
         {
             "request_id": request_id,
             "session_id": active.session_uuid,
-            "root_request_id": incoming.root_request_id or request_id,
-            "parent_request_id": incoming.parent_request_id,
+            "root_request_id": context.root_request_id or request_id,
+            "parent_request_id": context.parent_request_id,
             "created_at": now if earlier is None else datetime.fromisoformat(earlier.started_at),
             "payload": dict(incoming.payload),
-            "capabilities": incoming.capabilities,
+            "capabilities": context.capabilities,
             "metadata": metadata,
         },
     )

@@ -16,6 +16,7 @@ from ...domain.duplicates import NO_EVIDENCE, Evidence
 from ...domain.jid import bare_jid
 from ...domain.messages import (
     MAX_ID_CHARACTERS,
+    NO_HEADERS,
     PARENT_THREAD,
     RESERVED_METADATA,
     Bounce,
@@ -23,6 +24,7 @@ from ...domain.messages import (
     InboundMessage,
     InboundRequest,
     MalformedRequest,
+    MessageHeaders,
     Reaction,
     RequestBatch,
     Retraction,
@@ -70,6 +72,8 @@ _ENCRYPTED_TAGS = frozenset({ENCRYPTION, *ENCRYPTED})
 
 # Few messages have one of them.
 _SPECIAL_TAGS = frozenset({*RETRACTIONS, APPLY_TO, REACTIONS, REPLACE, *_ENCRYPTED_TAGS})
+
+_HEADER_TAGS = frozenset({*CHAT_STATES, MARKABLE, ORIGIN_ID, RECEIPT_REQUEST, REPLACE, REPLY})
 
 _ENCRYPTIONS = {tag[1:].partition("}")[0]: name for tag, name in ENCRYPTED.items()} | {"urn:xmpp:otr:0": "OTR"}
 
@@ -225,7 +229,7 @@ def read_text(text: str, sender: str, stanza_id: str, thread: str | None) -> Inb
     if thread is not None and len(thread) > MAX_ID_CHARACTERS:
         return refuse_long_id(sender, is_text=True)
     content, owner = f"{thread}\n{text}", bare_jid(sender)
-    return InboundRequest(PERSON, sender, stanza_id, thread, {"query": text}, content, is_text_only=True, owner=owner)
+    return InboundRequest(PERSON, sender, stanza_id, thread, {"query": text}, content, owner=owner)
 
 
 def _sent_at(delay: Element) -> float | None:
@@ -257,8 +261,8 @@ def _decode_spade(
         thread=thread,
         payload={"query": text},
         content=f"{thread}\n{text}\n{json.dumps(fields)}",
-        message_type=message_type,
         metadata={"spade": fields, **{k: v for k, v in fields.items() if k not in RESERVED_METADATA}},
+        headers=MessageHeaders(message_type),
         owner=bare_jid(sender),
     )
 
@@ -282,8 +286,7 @@ def _decode_person(
         payload = {"query": question}
     else:
         return None
-    replaced_id = read_id(parts[REPLACE]) if REPLACE in parts else ""
-    origin_id = read_id(parts[ORIGIN_ID]) if ORIGIN_ID in parts else ""
+    has_headers = message_type != "chat" or not _HEADER_TAGS.isdisjoint(parts)
     return InboundRequest(
         PERSON,
         sender,
@@ -291,17 +294,23 @@ def _decode_person(
         thread,
         payload,
         f"{thread}\n{text}",
-        message_type,
         _metadata(message, parts, thread),
-        RECEIPT_REQUEST in parts,
-        not CHAT_STATES.isdisjoint(parts),
-        MARKABLE in parts,
+        _read_headers(parts, message_type, stanza_id) if has_headers else NO_HEADERS,
+        evidence,  # by position, because each keyword of a class costs as much as a call
+        owner=bare_jid(sender),
+    )
+
+
+def _read_headers(parts: Mapping[str, Element], message_type: str, stanza_id: str) -> MessageHeaders:
+    replaced_id, origin_id = read_id(parts.get(REPLACE)), read_id(parts.get(ORIGIN_ID))
+    return MessageHeaders(
+        message_type,
         (replaced_id,) if replaced_id else (),
         origin_id if origin_id and origin_id != stanza_id else None,
-        REPLY in parts,  # by position, because each keyword of a class costs as much as a call
-        is_text_only=len(payload) == 1,
-        evidence=evidence,
-        owner=bare_jid(sender),
+        not CHAT_STATES.isdisjoint(parts),
+        REPLY in parts,
+        RECEIPT_REQUEST in parts,
+        MARKABLE in parts,
     )
 
 

@@ -54,7 +54,7 @@ def reply_element(incoming: InboundRequest) -> str:
 
     In a room only the id that the room assigned refers to it.
     """
-    question_id = incoming.origin_id or (incoming.stanza_id if not incoming.kind.is_room else "")
+    question_id = incoming.headers.origin_id or (incoming.stanza_id if not incoming.kind.is_room else "")
     return (
         f"<reply xmlns='{REPLY_NAMESPACE}' to='{escape_attribute(incoming.sender)}' id='{escape_attribute(question_id)}'/>"
         if question_id

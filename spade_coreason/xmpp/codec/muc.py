@@ -8,7 +8,15 @@ from xml.etree.ElementTree import Element, SubElement
 
 from ...domain.channel_kinds import ROOM
 from ...domain.duplicates import NO_EVIDENCE, Evidence
-from ...domain.messages import MAX_ID_CHARACTERS, PARENT_THREAD, InboundRequest, Reaction, Retraction
+from ...domain.messages import (
+    MAX_ID_CHARACTERS,
+    PARENT_THREAD,
+    InboundRequest,
+    MessageHeaders,
+    Reaction,
+    Retraction,
+    RoomOrigin,
+)
 from .addressing import Mention, read_mentions
 from .attachments import LINK_ELEMENTS, LinkedFiles, read_linked_files
 from .decode import parent_thread, read_bounce, read_message_reference, remove_fallback
@@ -269,16 +277,11 @@ def room_request(
         message.thread,
         {"query": question} if message.files is None else message.files.payload(question),
         content,
-        "groupchat",
         _room_metadata(room, message.nick, jid, metadata),
-        replaces=replaces,
-        origin_id=message.room_id or None,
-        is_text_only=message.files is None,
-        evidence=message.evidence,
+        MessageHeaders("groupchat", replaces, message.room_id or None),
+        message.evidence,
+        room=RoomOrigin(room, message.nick, author),
         owner=room,
-        address=room,
-        nickname=message.nick,
-        author=author,
     )
 
 
@@ -290,8 +293,7 @@ def private_request(incoming: InboundRequest, owner: str, address: str, jid: str
         content=f"{address}\n{incoming.content}",
         metadata=_room_metadata(room, nick, jid, incoming.metadata),
         owner=owner,
-        address=address,
-        nickname=nick,
+        room=RoomOrigin(address, nick),
     )
 
 

@@ -14,7 +14,7 @@ from .xml import escape, escape_attribute
 def encode_displayed(incoming: InboundRequest) -> str:
     """Encode the chat marker (XEP-0333) that a request was read."""
     return (
-        f"<message to='{escape_attribute(incoming.reply_address)}' type='{escape_attribute(incoming.message_type)}'>"
+        f"<message to='{escape_attribute(incoming.reply_address)}' type='{escape_attribute(incoming.headers.message_type)}'>"
         f"<displayed xmlns='{CHAT_MARKERS_NAMESPACE}' id='{escape_attribute(incoming.stanza_id)}'/>{ANSWER_MARKER_XML}"
         f"{thread_element_of(incoming)}</message>"
     )

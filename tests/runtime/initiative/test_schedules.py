@@ -16,7 +16,7 @@ from spade_coreason import AgentDefinition, AgentRequest, AgentTester, Peers, Re
 from spade_coreason.contracts import Missed, NotificationState
 from spade_coreason.domain.access import AccessPolicy
 from spade_coreason.domain.channel_kinds import PERSON, ROOM
-from spade_coreason.domain.messages import InboundRequest
+from spade_coreason.domain.messages import NO_HEADERS, ROOM_HEADERS, InboundRequest, RoomOrigin
 from spade_coreason.domain.quotas import Quota, Quotas
 from spade_coreason.runtime.initiative.notifications import MAX_CONTENT_BYTES
 from spade_coreason.runtime.initiative.schedules import MAX_PAYLOAD_BYTES, MAX_SCHEDULES
@@ -737,7 +737,7 @@ async def test_a_due_turn_that_was_cut_off_is_reported_if_the_platform_repeats_n
 async def receive_in_room(harness: RunnerHarness, room: str, occupant: str | None, *, is_private: bool = False) -> None:
     """Let an occupant ask for a reminder in an hour."""
     metadata = {"room": room, "nickname": "ann"} | ({} if occupant is None else {"occupant": occupant})
-    private = f"{room}/occupant-1"
+    owner = f"{room}/occupant-1" if is_private else room
     incoming = InboundRequest(
         PERSON if is_private else ROOM,
         f"{room}/ann",
@@ -745,11 +745,10 @@ async def receive_in_room(harness: RunnerHarness, room: str, occupant: str | Non
         None,
         {"query": "in 1"},
         "in 1",
-        "chat" if is_private else "groupchat",
         metadata,
-        owner=private if is_private else room,
-        address=private if is_private else room,
-        nickname="ann",
+        NO_HEADERS if is_private else ROOM_HEADERS,
+        room=RoomOrigin(owner, "ann"),
+        owner=owner,
     )
     stored = harness.runner.intake.receive(incoming)
     assert stored is not None

@@ -16,7 +16,7 @@ from agents.topics import TopicBroker
 from spade_coreason import AgentDefinition, AgentRequest, AgentTester, Peers, Response, Session, subscribe
 from spade_coreason.domain.callers import HIDDEN_PERSON
 from spade_coreason.domain.channel_kinds import DOOR, PERSON, PROGRAM, ROOM, ChannelKind
-from spade_coreason.domain.messages import NO_CONTEXT, InboundRequest, RequestContext, find_root
+from spade_coreason.domain.messages import NO_CONTEXT, InboundRequest, RequestContext, RoomOrigin, find_root
 from spade_coreason.domain.topics import read_item_metadata
 from spade_coreason.exceptions import ApprovalRefusedError, PeerError, PeerParkedError
 from spade_coreason.runtime.intake.scheduler import make_request
@@ -24,6 +24,7 @@ from spade_coreason.storage import StoredQuestion
 from spade_coreason.testing import Policy
 from tests.support.long_forms import seeded_random, short_and_long_in_release
 from tests.support.records import NOW
+from tests.support.requests import build_incoming
 
 DESK, VAULT, PRESS, BROKER = "desk@localhost", "vault@localhost", "press@localhost", "topics@localhost"
 BOSS, OTHER_BOSS, AGENT = "boss@localhost", "other@localhost", "agent@localhost"
@@ -201,16 +202,19 @@ CALLER, ROOM_JID = "editor@callers.invalid", "garden@rooms.localhost"
 
 
 def make_incoming(kind: ChannelKind, owner: str, **fields: Any) -> InboundRequest:
-    return InboundRequest(kind, f"{owner}/x", "1", "t", {"query": "pay"}, "pay", owner=owner, **fields)
+    return build_incoming("pay", owner, kind, stanza_id="1", **fields)
 
 
 REQUESTS = {
     "a person": (make_incoming(PERSON, BOSS), BOSS),
     "a program": (make_incoming(PROGRAM, BOSS), BOSS),
-    "a key with an account": (make_incoming(DOOR, CALLER, account=BOSS), BOSS),
+    "a key with an account": (make_incoming(DOOR, CALLER, context=RequestContext(account=BOSS)), BOSS),
     "a key": (make_incoming(DOOR, CALLER), CALLER),
-    "an occupant": (make_incoming(ROOM, ROOM_JID, address=ROOM_JID, metadata={"room": ROOM_JID, "occupant": BOSS}), BOSS),
-    "an unknown occupant": (make_incoming(ROOM, ROOM_JID, address=ROOM_JID, metadata={"room": ROOM_JID}), ""),
+    "an occupant": (
+        make_incoming(ROOM, ROOM_JID, room=RoomOrigin(ROOM_JID), metadata={"room": ROOM_JID, "occupant": BOSS}),
+        BOSS,
+    ),
+    "an unknown occupant": (make_incoming(ROOM, ROOM_JID, room=RoomOrigin(ROOM_JID), metadata={"room": ROOM_JID}), ""),
     "an agent": (make_incoming(PROGRAM, PRESS, context=RequestContext(1, BOSS)), BOSS),
     "a publisher": (make_incoming(PROGRAM, BROKER, metadata={"publisher": BOSS}, context=RequestContext(1)), BOSS),
     "a person behind a publisher": (

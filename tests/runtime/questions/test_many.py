@@ -10,13 +10,13 @@ from uuid import UUID
 from sqlalchemy import insert
 
 from spade_coreason.contracts import QuestionState
-from spade_coreason.domain.channel_kinds import PERSON
-from spade_coreason.domain.messages import EarlierRuns, InboundRequest
+from spade_coreason.domain.messages import EarlierRuns
 from spade_coreason.storage import AgentRepository, ParkedRequest, StoredStep, schema, to_micros
 from spade_coreason.storage.schema import CLOSED, PARKED
 from tests.runtime.initiative.test_many import NOW, Answering, Opening, measure_open
 from tests.support.databases import open_without_sync
 from tests.support.records import AGENT
+from tests.support.requests import build_incoming
 from tests.support.runner import RunnerHarness
 from tests.support.stored_questions import make_question
 
@@ -38,7 +38,7 @@ async def fill(url: str, count: int, *, parked: int) -> None:
         if not is_parked:
             continue
         runs = EarlierRuns(1, NOW.isoformat(), 0, 1, {STEP: 1}, ((STEP, 1),), (), {}, 0)
-        incoming = InboundRequest(PERSON, f"{person}/x", "a", None, {"query": "ask"}, "", owner=person, earlier_runs=runs)
+        incoming = build_incoming("ask", person, stanza_id="a", thread=None, content="", earlier_runs=runs)
         question = make_question(
             repository, row, person, question_id=str(UUID(int=number + 1)), asked_at=NOW, timeout=timedelta(days=7)
         )

@@ -222,7 +222,6 @@ def test_a_link_without_a_text_is_a_request_with_the_link_as_its_query(share: An
     request = decode_request(message(body_xml + share(PICTURE), type=type))
     assert request.payload["query"] == PICTURE
     assert [one["url"] for one in request.payload["attachments"]] == [PICTURE]
-    assert not request.is_text_only
     assert InboundRequest.from_json(request.to_json()) == replace(request, content="")
 
 
@@ -311,7 +310,7 @@ def test_a_reply_with_a_file_has_neither_the_quote_nor_the_marked_link() -> None
     reply = "<reply xmlns='urn:xmpp:reply:0' id='m1'/>" + fallback("urn:xmpp:reply:0", "<body start='0' end='9'/>")
     for rest, query in (("", PICTURE), ("look", "look")):
         request = person_request(f"> green?\n{rest}", inner=reply + oob(PICTURE))
-        assert (request.payload["query"], request.metadata["reply_to"], request.uses_replies) == (query, "m1", True)
+        assert (request.payload["query"], request.metadata["reply_to"], request.headers.uses_replies) == (query, "m1", True)
         assert [one["url"] for one in request.payload["attachments"]] == [PICTURE]
 
 

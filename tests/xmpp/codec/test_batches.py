@@ -232,7 +232,7 @@ def test_a_sender_names_nobody_else_in_a_batch() -> None:
     """The attributes of an event say nothing about who sent it: the server has written the sender on the message."""
     forged = event(source="xmpp:bob@example.org/desk", sender="bob@example.org", owner="bob@example.org", requestid="r")
     decoded = read_request(forged)
-    assert (decoded.sender, decoded.owner, decoded.address) == (DEVICE, "alice@example.org", "")
+    assert (decoded.sender, decoded.owner, decoded.room.address) == (DEVICE, "alice@example.org", "")
     assert "sender" not in decoded.metadata
 
 

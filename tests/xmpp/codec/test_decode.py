@@ -58,7 +58,7 @@ def test_the_body_of_a_person_is_the_query(text: str) -> None:
     incoming = person_request(text)
     assert incoming.payload == {"query": text}
     assert (incoming.channel, incoming.sender, incoming.stanza_id, incoming.thread) == ("person", DEVICE, "1", None)
-    assert (incoming.request_id, incoming.root_request_id, dict(incoming.metadata)) == (None, None, {})
+    assert (incoming.request_id, incoming.context.root_request_id, dict(incoming.metadata)) == (None, None, {})
 
 
 @pytest.mark.parametrize("text", ["", " ", "\n\t ", "\x85\u00a0\u2003\u2028"])
@@ -100,14 +100,14 @@ def test_an_empty_thread_is_none() -> None:
 
 @pytest.mark.parametrize(("type", "expected"), [("chat", "chat"), ("normal", "normal"), (None, "normal")])
 def test_a_person_is_answered_by_the_same_type_of_message(type: str | None, expected: str) -> None:
-    assert person_request(type=type).message_type == expected
+    assert person_request(type=type).headers.message_type == expected
 
 
 @pytest.mark.parametrize("type", ["", "Chat", "set", "no-such-type", "'" * 20_000])
 def test_an_unknown_message_type_counts_as_normal(type: str) -> None:
     """RFC 6121 (5.2.2) demands it. The type was echoed, at any length, and so broke the stream."""
     for inner in (body("hi"), body("hi") + form({}), envelope()):
-        assert decode_request(message(inner, type=type)).message_type == "normal"
+        assert decode_request(message(inner, type=type)).headers.message_type == "normal"
 
 
 def test_a_link_is_an_attachment() -> None:
@@ -127,14 +127,14 @@ def test_the_replied_message_and_the_delay_are_read() -> None:
 
 
 def test_a_receipt_is_owed_only_where_one_is_asked_for() -> None:
-    assert person_request(inner=RECEIPT_REQUEST).wants_receipt
-    assert not person_request().wants_receipt
+    assert person_request(inner=RECEIPT_REQUEST).headers.wants_receipt
+    assert not person_request().headers.wants_receipt
 
 
 @pytest.mark.parametrize("state", ["active", "composing", "paused", "gone"])
 def test_a_client_that_sends_chat_states_gets_them(state: str) -> None:
-    assert person_request(inner=f"<{state} xmlns='http://jabber.org/protocol/chatstates'/>").uses_chat_states
-    assert not person_request().uses_chat_states
+    assert person_request(inner=f"<{state} xmlns='http://jabber.org/protocol/chatstates'/>").headers.uses_chat_states
+    assert not person_request().headers.uses_chat_states
 
 
 OMEMO = "<encrypted xmlns='eu.siacs.conversations.axolotl'><header sid='1'/></encrypted>"
@@ -245,8 +245,8 @@ def test_lineage_is_kept() -> None:
     inner = envelope(request_id=REQUEST_ID, root_request_id=ROOT_ID, parent_request_id=PARENT_ID)
     incoming = decode_request(message(inner))
     assert incoming.request_id == UUID(REQUEST_ID)
-    assert incoming.root_request_id == UUID(ROOT_ID)
-    assert incoming.parent_request_id == UUID(PARENT_ID)
+    assert incoming.context.root_request_id == UUID(ROOT_ID)
+    assert incoming.context.parent_request_id == UUID(PARENT_ID)
 
 
 @pytest.mark.parametrize("payload", [{}, {"query": None}, {"a": [1, {"b": 1.5}]}, {"big": 10**40}, {"": ""}, {"query": "\x00"}])
@@ -267,8 +267,8 @@ def test_other_fields_of_an_envelope_are_ignored() -> None:
 
 def test_capabilities_are_read() -> None:
     incoming = decode_request(message(envelope(capabilities={"supported_events": ["MARKDOWN"], "prefers_markdown": False})))
-    assert isinstance(incoming.capabilities, ClientCapabilities)
-    assert incoming.capabilities.supported_events == ["MARKDOWN"]
+    assert isinstance(incoming.context.capabilities, ClientCapabilities)
+    assert incoming.context.capabilities.supported_events == ["MARKDOWN"]
 
 
 def test_the_container_counts_and_not_the_body_beside_it() -> None:
@@ -298,7 +298,7 @@ def test_our_own_request_is_read_as_it_was_written() -> None:
     assert incoming.payload == child.payload
     assert incoming.metadata == child.metadata
     assert (incoming.thread, incoming.stanza_id) == ("t", str(child.request_id))
-    assert (incoming.request_id, incoming.root_request_id, incoming.parent_request_id) == (
+    assert (incoming.request_id, incoming.context.root_request_id, incoming.context.parent_request_id) == (
         child.request_id,
         asked.request_id,
         asked.request_id,

@@ -437,7 +437,6 @@ def test_a_file_that_names_the_agent_is_an_attachment(text: str, marked: str, qu
     request = room_request(ROOM, received, question, None)
     assert request.payload["query"] == question
     assert [one["url"] for one in request.payload["attachments"]] == [LINK]
-    assert not request.is_text_only
     assert InboundRequest.from_json(request.to_json()) == replace(request, content="")
     assert request.content != room_request(ROOM, room_message(text), question, None).content
 

@@ -155,7 +155,7 @@ def test_any_json_is_a_request_a_reply_or_malformed(data: dict[str, Any], event:
         if isinstance(decoded, InboundRequest):
             check_request(decoded)
             assert isinstance(decoded.payload, dict)
-            assert isinstance(content, str) or (decoded.capabilities is None) is (capabilities is None)
+            assert isinstance(content, str) or (decoded.context.capabilities is None) is (capabilities is None)
         else:
             assert isinstance(decoded, ReplyEvent | MalformedRequest | None)
 

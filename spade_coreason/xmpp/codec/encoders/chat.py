@@ -103,7 +103,7 @@ class ChatEncoder(StyledEncoder):
     def find_text_bytes(self, incoming: InboundRequest) -> int:
         parent = incoming.metadata.get(PARENT_THREAD)
         self._opening, self._thread, bytes_left = make_frame(
-            self.recipient, incoming.message_type, incoming.thread, parent, self._max_bytes
+            self.recipient, incoming.headers.message_type, incoming.thread, parent, self._max_bytes
         )
         if not self._is_reply:
             return bytes_left
@@ -146,7 +146,7 @@ class GroupchatEncoder(ChatEncoder):
 
     def __init__(self, incoming: InboundRequest, key: UUID, stanza_bytes: int) -> None:
         super().__init__(incoming, key, stanza_bytes, PresentationOptions(has_replies=True))
-        self._prefix = f"{incoming.nickname}: " if incoming.nickname else ""
+        self._prefix = f"{nickname}: " if (nickname := incoming.room.nickname) else ""
 
     def _decide_text(self, text: str, stream: LiveMessage | None = None, *, is_link: bool = False) -> list[PersonMessage]:
         text = clean(text).strip()

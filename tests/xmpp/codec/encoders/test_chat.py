@@ -350,7 +350,7 @@ def test_typing_without_a_reply_ends_with_paused() -> None:
 
 def test_a_marker_names_the_message() -> None:
     incoming = decode_request(message(body("hi") + "<markable xmlns='urn:xmpp:chat-markers:0'/>", id="<'&\">"))
-    assert incoming.wants_displayed_marker
+    assert incoming.headers.wants_displayed_marker
     element = parse_stanza(encode_displayed(incoming))
     marker = element.find("{urn:xmpp:chat-markers:0}displayed")
     assert marker is not None
