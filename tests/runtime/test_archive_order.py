@@ -14,6 +14,7 @@ from spade_coreason.runtime.mailboxes.mailbox import LARGE_CHARACTERS, MAX_LARGE
 from spade_coreason.testing import PlatformLimits, Policy
 from tests.support.hosting import Echo
 from tests.support.records import ALICE
+from tests.support.requests import build_incoming
 from tests.support.runner import RunnerHarness
 from tests.support.wait import eventually
 
@@ -21,10 +22,7 @@ LONG_S = 600.0
 
 
 def request(text: str, server_id: str = "", kind: ChannelKind = PERSON, stored_at: int | None = None) -> InboundRequest:
-    sender = f"{ALICE}/x"
-    return InboundRequest(
-        kind, sender, text, None, {"query": text}, text, evidence=Evidence(server_id, stored_at=stored_at), owner=ALICE
-    )
+    return build_incoming(text, ALICE, kind, stanza_id=text, thread=None, evidence=Evidence(server_id, stored_at=stored_at))
 
 
 def queries(harness: RunnerHarness) -> list[str]:

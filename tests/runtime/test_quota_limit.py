@@ -17,7 +17,7 @@ from spade_coreason.concurrency import RATE_INTERVAL_S
 from spade_coreason.contracts import ErrorCode, Refuse
 from spade_coreason.domain.channel_kinds import PERSON, PROGRAM, ROOM, ChannelKind
 from spade_coreason.domain.duplicates import Evidence
-from spade_coreason.domain.messages import InboundRequest, RequestContext
+from spade_coreason.domain.messages import RequestContext
 from spade_coreason.domain.quotas import Quota, Quotas, Role
 from spade_coreason.exceptions import PeerRefusedError
 from spade_coreason.runtime.access.admission import MAX_COMMANDS_PER_MINUTE
@@ -49,9 +49,7 @@ class Meter:
         self.limit.load(await self.repository.load_agent())
 
     def send(self, owner: str = ALICE, text: str = "x", kind: ChannelKind = PERSON, root: str = "") -> Refuse | None:
-        request = InboundRequest(
-            kind, owner, "1", None, {"query": text}, text, owner=owner, context=RequestContext(root_sender=root)
-        )
+        request = build_incoming(text, owner, kind, context=RequestContext(root_sender=root))
         verdict = self.limit.receive(request)
         return verdict if isinstance(verdict, Refuse) else None
 

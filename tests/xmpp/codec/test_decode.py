@@ -11,15 +11,20 @@ from uuid import UUID
 import pytest
 
 from spade_coreason.contracts import AgentRequest, ClientCapabilities
+from spade_coreason.domain.channel_kinds import DOOR, DUE_IN_ROOM, ROOM
 from spade_coreason.domain.identifiers import derive_inbox_key
 from spade_coreason.domain.messages import (
     RESERVED_METADATA,
+    ROOM_HEADERS,
     Bounce,
     EarlierRuns,
     EncryptedMessage,
     InboundRequest,
     MalformedRequest,
+    MessageHeaders,
     ReplyEvent,
+    RequestContext,
+    RoomOrigin,
 )
 from spade_coreason.xmpp.codec.decode import decode
 from spade_coreason.xmpp.transport import encoder_for
@@ -43,6 +48,7 @@ from tests.support.foreign_stanzas import (
     program_request,
     spade_request,
 )
+from tests.support.requests import build_incoming
 from tests.support.transports import request_stanza
 
 RECEIPT_REQUEST = "<request xmlns='urn:xmpp:receipts'/>"
@@ -585,6 +591,10 @@ STORED_REQUESTS = [
     decode_request(message(envelope(root_request_id=ROOT_ID, parent_request_id=PARENT_ID))),
     decode_request(message(envelope(root_request_id=ROOT_ID))),
     spade_request({"performative": "request", "spade": "x"}, thread="t"),
+    build_incoming("by a key", "key@callers.invalid", DOOR, context=RequestContext(wants_thoughts=True, account=ALICE)),
+    build_incoming(
+        "due", "garden@rooms.example", DUE_IN_ROOM, headers=ROOM_HEADERS, room=RoomOrigin("garden@rooms.example", "ann")
+    ),
 ]
 
 
@@ -609,6 +619,37 @@ def test_what_only_a_newer_version_writes_to_the_inbox_is_ignored(incoming: Inbo
     if "capabilities" in stored:
         stored["capabilities"]["smells"] = True
     assert InboundRequest.from_json(json.dumps(stored)) == parked
+
+
+def test_the_fields_of_all_parts_stand_side_by_side_in_the_inbox() -> None:
+    room = "garden@rooms.example"
+    capabilities = ClientCapabilities(supported_events=["MARKDOWN"])
+    context = RequestContext(
+        1, chain=("a@example.org",), root_request_id=UUID(ROOT_ID), capabilities=capabilities, account=ALICE
+    )
+    headers = MessageHeaders("groupchat", ("1", "2"), "room-id", uses_replies=True, wants_receipt=True)
+    room_origin = RoomOrigin(room, "ann", f"{room}/ann")
+    request = build_incoming("hi", room, ROOM, stanza_id="3", headers=headers, context=context, room=room_origin)
+    assert json.loads(request.to_json()) == {
+        "channel": "room",
+        "sender": f"{room}/x",
+        "stanza_id": "3",
+        "payload": {"query": "hi"},
+        "thread": "t",
+        "message_type": "groupchat",
+        "replaces": ["1", "2"],
+        "origin_id": "room-id",
+        "uses_replies": True,
+        "hops": 1,
+        "chain": ["a@example.org"],
+        "root_request_id": ROOT_ID,
+        "capabilities": {"supported_events": ["MARKDOWN"], "prefers_markdown": True},
+        "account": ALICE,
+        "owner": room,
+        "address": room,
+        "nickname": "ann",
+        "author": f"{room}/ann",
+    }
 
 
 def test_absent_fields_are_not_written_to_the_inbox() -> None:
