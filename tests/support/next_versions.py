@@ -26,8 +26,8 @@ def upgrade() -> None:
 _CHANGES = (
     (
         "domain/messages.py",
-        "        return to_json(fields).decode()\n",
-        '        fields["added"] = "new"\n        return to_json(fields).decode()\n',
+        "        return to_json(fields, exclude_none=True)",
+        '        fields["added"] = "new"\n        return to_json(fields, exclude_none=True)',
     ),
     ("domain/messages.py", "    tokens: int\n", "    tokens: int\n    added: str = 'new'\n"),
     ("app/workers/directory.py", "    admitted: list[str]\n", "    admitted: list[str]\n    added: str = 'new'\n"),
