@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from markdown_it.token import Token
 
@@ -41,49 +41,52 @@ class _Span:
     markup: str
     before: str
     link: Token | None = None
-    parts: list[str] = field(default_factory=list)
-    runs: list[TextRun] = field(default_factory=list)  # of `parse_runs`
+    runs: list[TextRun] = field(default_factory=list)
+
+    @property
+    def text(self) -> str:
+        """The text of its runs."""
+        return "".join([run.text for run in self.runs])
 
     @property
     def last_character(self) -> str:
-        """The character before the next part."""
-        return self.parts[-1][-1:] if self.parts else self.before
+        """The character before the next run."""
+        return self.runs[-1].text[-1:] if self.runs else self.before
+
+
+_RenderMarked: TypeAlias = Callable[[_Span, str, list[_Span]], list[TextRun]]
+"""A function that returns the runs of a span in marks: the span, the characters after it, and the spans around it."""
 
 
 def render_spans(text: str, excluded_marks: Collection[str] = ()) -> str:
     """Render `text` with the marks of XEP-0393, except `excluded_marks`."""
     if _MARK_START.search(text) is None:
         return text
-    tokens = parse_spans(text)
-    outermost = _Span("", "")
-    stack = [outermost]
-    for token, after in zip(tokens, _next_characters(tokens), strict=True):
-        inner = stack[-1]
-        if token.type == "link_open":
-            stack.append(_Span("", inner.last_character, token))
-        elif token.type == "link_close":
-            stack.pop()
-            stack[-1].parts.append(_render_link(inner))
-        elif token.nesting > 0 and len(stack) > _MAX_DEPTH:
-            stack.append(inner)
-            inner.parts.append(token.markup)
-        elif token.nesting > 0:
-            stack.append(_Span(token.markup, inner.last_character))
-        elif token.nesting < 0:
-            stack.pop()
-            outside = {*excluded_marks, *(_MARKS.get(span.markup, "") for span in stack[: _MAX_DEPTH + 1])}
-            stack[-1].parts.append(token.markup if stack[-1] is inner else _render_marked(inner, after, outside))
-        elif token.content:
-            inner.parts.append(_render_code(token, excluded_marks) if token.type == "code" else token.content)
-    return "".join(outermost.parts)
+
+    def render_marked(span: _Span, after: str, around: list[_Span]) -> list[TextRun]:
+        outside = {*excluded_marks, *(_MARKS.get(each.markup, "") for each in around[: _MAX_DEPTH + 1])}
+        return [TextRun(_render_marked(span, after, outside))]
+
+    return _parse(text, render_marked, lambda token: TextRun(_render_code(token, excluded_marks))).text
 
 
 def parse_runs(text: str) -> list[TextRun]:
     """Parse `text` into runs, for a screen that shows their marks as styles. The address of a link follows its text."""
     if _MARK_START.search(text) is None:
         return [TextRun(text)]
-    tokens = parse_spans(text)
-    outermost = _Span("", "")
+
+    def mark_runs(span: _Span, after: str, around: list[_Span]) -> list[TextRun]:
+        if _keeps_marks(span, after):
+            return [TextRun(span.markup), *span.runs, TextRun(span.markup)]
+        mark = _MARKS[span.markup]
+        return [TextRun(run.text, run.marks | {mark}) for run in span.runs]
+
+    return _parse(text, mark_runs, lambda token: TextRun(_code_content(token), frozenset(_CODE))).runs
+
+
+def _parse(text: str, render_marked: _RenderMarked, render_code: Callable[[Token], TextRun]) -> _Span:
+    """Parse `text` into the runs of a span."""
+    tokens, outermost = parse_spans(text), _Span("", "")
     stack = [outermost]
     for token, after in zip(tokens, _next_characters(tokens), strict=True):
         inner = stack[-1]
@@ -91,31 +94,19 @@ def parse_runs(text: str) -> list[TextRun]:
             stack.append(_Span("", inner.last_character, token))
         elif token.type == "link_close":
             stack.pop()
-            _append_runs(stack[-1], [TextRun(_render_link(inner))])
+            stack[-1].runs.append(TextRun(_render_link(inner)))
         elif token.nesting > 0 and len(stack) > _MAX_DEPTH:
             stack.append(inner)
-            _append_runs(inner, [TextRun(token.markup)])
+            inner.runs.append(TextRun(token.markup))
         elif token.nesting > 0:
             stack.append(_Span(token.markup, inner.last_character))
         elif token.nesting < 0:
             stack.pop()
-            if stack[-1] is inner:
-                _append_runs(inner, [TextRun(token.markup)])
-            elif _keeps_marks(inner, after):
-                _append_runs(stack[-1], [TextRun(inner.markup), *inner.runs, TextRun(inner.markup)])
-            else:
-                mark = _MARKS[inner.markup]
-                _append_runs(stack[-1], [TextRun(run.text, run.marks | {mark}) for run in inner.runs])
+            is_text = stack[-1] is inner
+            stack[-1].runs += [TextRun(token.markup)] if is_text else render_marked(inner, after, stack)
         elif token.content:
-            is_code = token.type == "code"
-            run = TextRun(_code_content(token), frozenset(_CODE)) if is_code else TextRun(token.content)
-            _append_runs(inner, [run])
-    return outermost.runs
-
-
-def _append_runs(span: _Span, runs: list[TextRun]) -> None:
-    span.runs += runs
-    span.parts += [run.text for run in runs if run.text]
+            inner.runs.append(render_code(token) if token.type == "code" else TextRun(token.content))
+    return outermost
 
 
 def wrap_in_mark(mark: str, text: str) -> str:
@@ -165,7 +156,7 @@ def _render_code(token: Token, excluded_marks: Collection[str]) -> str:
 
 def _keeps_marks(span: _Span, after: str) -> bool:
     """Return True if the marks of a span are text: those of a name or a formula."""
-    inner, markup, before = "".join(span.parts), span.markup, span.before
+    inner, markup, before = span.text, span.markup, span.before
     if markup == "__" and _DUNDER.fullmatch(inner):
         return True
     if markup == "*" and (not _MAY_STAND_BEFORE.fullmatch(before) or _CONTINUES.match(after)):
@@ -179,7 +170,7 @@ def _is_letter(character: str) -> bool:
 
 
 def _render_marked(span: _Span, after: str, used_marks: Collection[str]) -> str:
-    inner = "".join(span.parts)
+    inner = span.text
     if _keeps_marks(span, after):
         return f"{span.markup}{inner}{span.markup}"
     mark = _MARKS[span.markup]
@@ -190,7 +181,7 @@ def _render_marked(span: _Span, after: str, used_marks: Collection[str]) -> str:
 
 def _render_link(span: _Span) -> str:
     assert span.link is not None
-    text, url = "".join(span.parts), str(span.link.attrs.get("href", ""))
+    text, url = span.text, str(span.link.attrs.get("href", ""))
     if span.link.markup == "autolink":
         return url.replace("&amp;", "&") if url == text and _ADDRESS.match(url) else f"<{text}>"
     if span.before.isalnum() or not _TARGET.search(url):
