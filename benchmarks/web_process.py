@@ -24,9 +24,9 @@ def load_doors() -> None:
     """Build the routes of all doors, and load what they load at the first request."""
     import spade_coreason.doors.mcp.server
     import spade_coreason.doors.webhooks.routes  # noqa: F401
-    from spade_coreason.doors import Doors, make_a2a_routes, make_mcp_routes, make_openai_routes
+    from spade_coreason.doors import DoorAgents, make_a2a_routes, make_mcp_routes, make_openai_routes
 
-    doors, url = Doors(), "http://127.0.0.1:8080"
+    doors, url = DoorAgents(), "http://127.0.0.1:8080"
     make_openai_routes(doors, url)
     make_a2a_routes(doors, url)
     make_mcp_routes(doors)

@@ -208,7 +208,7 @@ class AgentBuilder:
             return upload
         from ..doors import upload_to_page
 
-        return upload_to_page(upload, AgentRepository(self.database, jid).doors, web.public_url)
+        return upload_to_page(upload, AgentRepository(self.database, jid).callers, web.public_url)
 
     def _list_file_places(self, endpoint: ServerEndpoint) -> list[str]:
         """Return the beginnings of the links to files of this platform, which agents may fetch from any address."""

@@ -12,7 +12,7 @@ from ..concurrency import Tasks
 from ..config import AgentSettings, Settings
 from ..contracts import AgentDefinition
 from ..domain.jid import bare_jid, jid_domain
-from ..doors import Doors
+from ..doors import DoorAgents
 from ..exceptions import ConfigError, ConnectError, CoReasonError, LoginError, StoreError
 from ..operations.status import AgentStatus
 from ..runtime import Runner, describe_upload_problem, find_agent, find_agents
@@ -21,7 +21,7 @@ from ..xmpp import BackOff, HostedAgent, ServerEndpoint, describe_start_error
 from .accounts import LocalAccounts
 from .agent_builder import AgentBuilder
 from .workers.calls import TAKEOVER_S
-from .workers.doors import RemoteDoors
+from .workers.doors import RemoteDoorAgents
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class HostedAgents:
         self,
         settings: Settings,
         accounts: LocalAccounts,
-        doors: Doors,
+        door_agents: DoorAgents,
         background: Tasks,
         report_status: Callable[[str], None],
         *,
@@ -48,7 +48,7 @@ class HostedAgents:
     ) -> None:
         self._settings = settings
         self._accounts = accounts
-        self.doors = doors
+        self.door_agents = door_agents
         """The agents that are behind doors."""
         self.background = background
         self._report_status = report_status
@@ -59,7 +59,7 @@ class HostedAgents:
         """The starts of the agents that are served here, by bare JID. The result is False for an agent that stays offline."""
         self.absent: dict[str, CoReasonError] = {}
         """The agents, by bare JID, that stay offline while the others serve, and why."""
-        self.remote_doors: RemoteDoors | None = None
+        self.remote_agents: RemoteDoorAgents | None = None
         """The doors of other workers; None if there are none."""
         self.endpoint = ServerEndpoint()
         self.has_own_server = False
@@ -96,7 +96,7 @@ class HostedAgents:
 
     @property
     def _are_all_absent(self) -> bool:
-        jids = [bare_jid(agent.jid) for agent in self._settings.agents] if self.remote_doors is None else list(self.starts)
+        jids = [bare_jid(agent.jid) for agent in self._settings.agents] if self.remote_agents is None else list(self.starts)
         return bool(jids) and all(jid in self.absent for jid in jids)
 
     def first_error(self) -> CoReasonError:
@@ -138,15 +138,15 @@ class HostedAgents:
             host.runtime.runner.metrics.measure_latencies()
         if doors := self._settings.doors_of(settings):
             control, commands = host.runtime.runner.control, host.runtime.runner.executor.commands
-            wait_s = 0.0 if self.remote_doors is None else TAKEOVER_S
-            self.doors.add(jid, agent.manifest, doors, lambda: control.is_paused, wait_s, commands.describe)
+            wait_s = 0.0 if self.remote_agents is None else TAKEOVER_S
+            self.door_agents.add(jid, agent.manifest, doors, lambda: control.is_paused, wait_s, commands.describe)
             changed.subscribe(lambda: self._update_manifest(jid, agent.manifest))
             self._update_manifest(jid, agent.manifest)
 
     def _update_manifest(self, jid: str, manifest: AgentDefinition) -> None:
-        self.doors.update(jid, manifest)
-        if self.remote_doors is not None:
-            self.remote_doors.publish(jid, manifest)
+        self.door_agents.update(jid, manifest)
+        if self.remote_agents is not None:
+            self.remote_agents.publish(jid, manifest)
 
     def describe(self, jid: str) -> str:
         """Return the description of an agent; "" if it is not built."""
@@ -161,7 +161,7 @@ class HostedAgents:
         remedy = "until the platform is started again"
         if isinstance(error, StoreError):
             remedy = "and its start is retried"
-        elif self.remote_doors is not None:
+        elif self.remote_agents is not None:
             remedy = "in this worker until that is started again; another one takes it if it can"
         key = f"{jid}: {error}"
         log.log(

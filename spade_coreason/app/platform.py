@@ -18,7 +18,7 @@ from ..config import RunFile, Settings, write_run_file
 from ..contracts.times import utc_now
 from ..domain.channel_kinds import DOOR_CHANNEL, PAGE_CHANNEL
 from ..domain.jid import bare_jid
-from ..doors import Doors, KeyRing, WebhookRing
+from ..doors import DoorAgents, KeyRing, WebhookRing
 from ..exceptions import (
     ConfigError,
     ServerError,
@@ -135,15 +135,17 @@ class Platform:
         """The directory of what belongs to this process alone, such as its socket."""
         self._on_conversation_end = on_conversation_end
         self._interceptors = interceptors
-        self.doors = Doors()
+        self.door_agents = DoorAgents()
         """The agents that are behind doors."""
-        self._channels = {DOOR_CHANNEL: self.doors.make_channel, PAGE_CHANNEL: self.doors.make_channel, **channels}
+        self._channels = {DOOR_CHANNEL: self.door_agents.make_channel, PAGE_CHANNEL: self.door_agents.make_channel, **channels}
         self._builder: AgentBuilder
         self._stack = AsyncExitStack()
         self._accounts = LocalAccounts(settings)
         self._background = Tasks()
         report_status = on_status or (lambda line: None)
-        self._hosted = HostedAgents(settings, self._accounts, self.doors, self._background, report_status, is_strict=is_strict)
+        self._hosted = HostedAgents(
+            settings, self._accounts, self.door_agents, self._background, report_status, is_strict=is_strict
+        )
         self.agents = self._hosted.hosts
         """The agents that were built, by bare JID."""
         self.runners = self._hosted.runners
@@ -219,9 +221,9 @@ class Platform:
 
     async def make_login(self, person: str) -> str:
         """Return a link by which a person (a bare JID) logs in to the page in the browser. It works once, for two minutes."""
-        assert self.doors.host is not None
+        assert self.door_agents.host is not None
         actor = Actor(CallerKind.MACHINE_USER, f"user {getpass.getuser()}")
-        return await create_login(Call(self.doors.host, actor), OfAccount(person=person))
+        return await create_login(Call(self.door_agents.host, actor), OfAccount(person=person))
 
     @property
     def web_status(self) -> WebStatus | None:
@@ -312,7 +314,7 @@ class Platform:
         if self.server is not None:
             await self._accounts.create(self.server)
         host = RunningHost(self.jids, self.database, self._builder, self.agents, self.status, self.stop, self._membership)
-        self._builder.host = self.doors.host = host
+        self._builder.host = self.door_agents.host = host
         await self._stack.enter_async_context(serve_operations(self.run_dir, host, OPERATIONS))
         self._stack.push_async_callback(self._background.stop)
         self._background.start(self._index_passages(self.database))
@@ -335,7 +337,7 @@ class Platform:
             self.settings.web,
             self._builder.key_ring.find,
             self._find_web_problem,
-            self.doors,
+            self.door_agents,
             self._builder.webhook_ring,
             find_used_doors(self.settings),
         )

@@ -9,7 +9,7 @@ from ..config import Settings, WebSettings
 from ..domain.channel_kinds import PAGE_CHANNEL
 
 if TYPE_CHECKING:
-    from ..doors import DoorRoutes, Doors, FindCaller, WebhookRing, WebServer
+    from ..doors import DoorAgents, DoorRoutes, FindCaller, WebhookRing, WebServer
 
 
 def find_used_doors(settings: Settings) -> tuple[str, ...]:
@@ -21,7 +21,7 @@ def build_web_server(
     settings: WebSettings,
     find_caller: FindCaller,
     find_problem: Callable[[], Awaitable[str | None]],
-    doors: Doors,
+    agents: DoorAgents,
     webhooks: WebhookRing,
     used: Collection[str],
 ) -> WebServer:
@@ -32,25 +32,25 @@ def build_web_server(
     if "openai" in used:
         from ..doors import make_openai_routes
 
-        routes.append(make_openai_routes(doors, settings.public_url, settings.openai.system_prompt))
+        routes.append(make_openai_routes(agents, settings.public_url, settings.openai.system_prompt))
     if not {"openai", "a2a", PAGE_CHANNEL}.isdisjoint(used):
         from ..doors import make_file_routes
 
-        routes.append(make_file_routes(doors))
+        routes.append(make_file_routes(agents))
     if "webhook" in used:
         from ..doors import make_webhook_routes
 
-        routes.append(make_webhook_routes(doors, webhooks, settings.public_url))
+        routes.append(make_webhook_routes(agents, webhooks, settings.public_url))
     if "a2a" in used:
         from ..doors import make_a2a_routes
 
-        routes.append(make_a2a_routes(doors, settings.public_url))
+        routes.append(make_a2a_routes(agents, settings.public_url))
     if "mcp" in used:
         from ..doors import make_mcp_routes
 
-        routes.append(make_mcp_routes(doors))
+        routes.append(make_mcp_routes(agents))
     if settings.page:
         from ..doors import make_page_routes
 
-        routes.append(make_page_routes(doors, settings, settings.page))
+        routes.append(make_page_routes(agents, settings, settings.page))
     return WebServer(settings, find_caller, find_problem, routes)

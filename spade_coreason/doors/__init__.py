@@ -1,4 +1,4 @@
-"""Doors: agents behind HTTP, for callers with a key."""
+"""DoorAgents: agents behind HTTP, for callers with a key."""
 
 import lazy_loader
 
@@ -9,8 +9,8 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "a2a.routes": ["make_a2a_routes"],
         "addresses": ["LOOPBACK_NAMES", "split_host"],
         "authentication": ["FindCaller"],
-        "backend": ["Accepted", "LocalBackend", "Reader", "ServedBackend"],
-        "doors": ["Doors"],
+        "backend": ["CallerRequests", "LocalAgentBackend"],
+        "agents": ["DoorAgents"],
         "files": ["make_file_routes", "upload_to_page"],
         "keys": ["KeyRing"],
         "channel": ["DoorEvent", "DoorReply", "NOT_STORED"],

@@ -5,14 +5,15 @@ from .addresses import (
     LOOPBACK_NAMES as LOOPBACK_NAMES,
     split_host as split_host,
 )
+from .agents import (
+    DoorAgents as DoorAgents,
+)
 from .authentication import (
     FindCaller as FindCaller,
 )
 from .backend import (
-    Accepted as Accepted,
-    LocalBackend as LocalBackend,
-    Reader as Reader,
-    ServedBackend as ServedBackend,
+    CallerRequests as CallerRequests,
+    LocalAgentBackend as LocalAgentBackend,
 )
 from .caller import (
     TRACEPARENT as TRACEPARENT,
@@ -22,9 +23,6 @@ from .channel import (
     NOT_STORED as NOT_STORED,
     DoorEvent as DoorEvent,
     DoorReply as DoorReply,
-)
-from .doors import (
-    Doors as Doors,
 )
 from .files import (
     make_file_routes as make_file_routes,

@@ -1,4 +1,4 @@
-"""The backend of an agent behind doors: the agent here (`LocalBackend`), or one that another worker serves."""
+"""The backend of an agent behind doors: the agent here (`LocalAgentBackend`), or one that another worker serves."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class AgentBackend(Protocol):
         ...
 
 
-class LocalBackend:
+class LocalAgentBackend:
     """An agent of this process. While it does not run, the methods wait for it, at most for `wait_s` seconds.
 
     It is an `AgentBackend` and its own `CallerRequests`: both need the same channel.
@@ -195,53 +195,3 @@ class LocalBackend:
 def _refuse_silently(reply: DoorReply) -> None:
     if not reply.has_begun:
         reply.put(make_refusal("the request is refused", ErrorCode.TOO_MANY_REQUESTS, 60.0))
-
-
-class Reader(NamedTuple):
-    """The place where a reply is read in another worker: the id of that worker, its mailbox, and a key."""
-
-    worker: int
-    mailbox: str
-    key: str
-
-
-class Accepted(NamedTuple):
-    """A worker and its mailbox, from which the events of a reply come.
-
-    `is_new` is False for a request that was stored before, and None for one that is refused.
-    """
-
-    worker: int
-    mailbox: str
-    is_new: bool | None
-
-
-class ServedReplies(Protocol):
-    """The replies of an agent, as another worker asks its worker for them."""
-
-    async def ask(
-        self,
-        reader: Reader,
-        caller: Caller,
-        request: AgentRequest,
-        thread: str | None,
-        metadata: dict[str, Any],
-        waits: bool,
-        traceparent: str,
-    ) -> Accepted:
-        """Put a request in, and send its reply to a reader. It is stored then, unless it is refused.
-
-        `traceparent` is the header of the HTTP request; "" without one.
-        """
-        ...
-
-    async def fetch(self, reader: Reader, caller: Caller, request_id: UUID, waits: bool) -> Accepted | None:
-        """Send the reply to an earlier request to a reader. Return None without such a request."""
-        ...
-
-
-class ServedBackend(NamedTuple):
-    """The backend of an agent, as another worker asks its worker."""
-
-    requests: CallerRequests
-    replies: ServedReplies

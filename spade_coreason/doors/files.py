@@ -17,10 +17,10 @@ from ..domain.channel_kinds import PAGE_CHANNEL
 from ..domain.jid import bare_jid
 from ..exceptions import UploadError
 from ..runtime import CURRENT_REQUEST, Progress, UploadFile
-from ..storage import DoorRepository, NewFile, StoredFile, TooManyFilesError, find_file
+from ..storage import CallerRepository, NewFile, StoredFile, TooManyFilesError, find_file
 from .addresses import group_address
+from .agents import DoorAgents
 from .caller import Caller
-from .doors import Doors
 from .errors import HttpError
 from .server import DoorRoutes
 from .unread import UnreadBytes
@@ -33,11 +33,11 @@ _ACTIVE_TYPES = frozenset({"image/svg+xml"})
 _POLICY = "default-src 'none'; sandbox; frame-ancestors 'none'"
 
 
-def make_file_routes(doors: Doors) -> DoorRoutes:
+def make_file_routes(agents: DoorAgents) -> DoorRoutes:
     """Return the route of the files. It needs no key: everyone who has a link may fetch its file."""
 
     async def send_file(request: Request) -> Response:
-        database = None if doors.host is None else doors.host.database
+        database = None if agents.host is None else agents.host.database
         file = None if database is None else await find_file(database, request.path_params["token"], utc_now())
         if file is None:
             raise HttpError(404, "there is no such file, or it was deleted; files are kept for seven days")
@@ -55,7 +55,7 @@ def make_file_routes(doors: Doors) -> DoorRoutes:
 
 
 async def store_files(
-    repository: DoorRepository, caller: Caller, request: UUID, files: Sequence[NewFile], public_url: str
+    repository: CallerRepository, caller: Caller, request: UUID, files: Sequence[NewFile], public_url: str
 ) -> list[dict[str, Any]]:
     """Store the files of a request. Return them as attachments, as agents read them (docs/how-to/files.md).
 
@@ -80,7 +80,7 @@ async def store_files(
     ]
 
 
-def upload_to_page(upload: UploadFile, repository: DoorRepository, public_url: str) -> UploadFile:
+def upload_to_page(upload: UploadFile, repository: CallerRepository, public_url: str) -> UploadFile:
     """Return a function that stores the files of an agent here while it answers in the page, else by `upload`.
 
     The page loads nothing from another host, such as that of the XMPP server.

@@ -147,9 +147,9 @@ async def export_cut(
 async def _export_door_data(repository: AgentRepository, owner: str) -> dict[str, Any]:
     files = [
         {"name": one.name, "type": one.type, "size": one.size, "sent_at": format_rfc3339(from_micros(one.created_at))}
-        for one in await repository.doors.load_files_of(owner)
+        for one in await repository.callers.load_files_of(owner)
     ]
-    return {"threads": await repository.doors.load_threads_of(owner), "files": files}
+    return {"threads": await repository.callers.load_threads_of(owner), "files": files}
 
 
 def export_waiting(request: FoundRequest) -> dict[str, Any]:

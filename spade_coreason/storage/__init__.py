@@ -28,7 +28,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "backends.group_commit": ["Commit", "Row", "Rows", "StoreTimings"],
         "backends.health": ["check_health"],
         "doors.callers": [
-            "DoorRepository",
+            "CallerRepository",
             "DoorThread",
             "NewFile",
             "StoredFile",

@@ -50,7 +50,7 @@ from .doors.api_keys import (
     make_secret as make_secret,
 )
 from .doors.callers import (
-    DoorRepository as DoorRepository,
+    CallerRepository as CallerRepository,
     DoorThread as DoorThread,
     NewFile as NewFile,
     StoredFile as StoredFile,

@@ -35,7 +35,7 @@ from .backends.statements import (
     postgres_queries,
 )
 from .doors.api_keys import KeyRepository, find_keys, withdraw_keys
-from .doors.callers import DoorRepository
+from .doors.callers import CallerRepository
 from .erasure import (
     delete_everything,
     delete_person_copies,
@@ -260,7 +260,7 @@ class AgentRepository:
         """The due times of questions."""
         self.questions = QuestionRepository(database, agent)
         """The questions of the agent to people, in the same database."""
-        self.doors = DoorRepository(database, agent)
+        self.callers = CallerRepository(database, agent)
         """The data that doors store of the callers of the agent, in the same database."""
         self.topics = TopicRepository(database, agent)
         """The topics of the agent, if it is a topic broker, in the same database."""

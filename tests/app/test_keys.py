@@ -11,8 +11,8 @@ import pytest
 
 from spade_coreason import AgentDefinition, AgentRequest, Response, Session
 from spade_coreason.domain.callers import caller_address
+from spade_coreason.doors.agents import DoorAgent
 from spade_coreason.doors.caller import Caller
-from spade_coreason.doors.doors import DoorAgent
 from spade_coreason.exceptions import ConfigError
 from spade_coreason.storage import KeyRepository, hash_secret
 from tests.support.door_agents import read_all, texts_of
@@ -52,7 +52,7 @@ class Running(RunningPlatform):
 
     def agent(self, name: str = "desk") -> DoorAgent:
         """Return an agent as its doors see it."""
-        found = self.platform.doors.find("openai", self.caller("any"), name)
+        found = self.platform.door_agents.find("openai", self.caller("any"), name)
         assert found is not None
         return found
 

@@ -16,7 +16,7 @@ from spade.message import Message
 from spade.template import Template
 
 from spade_coreason import Platform, Settings, load_settings
-from spade_coreason.app.workers.doors import RemoteDoors
+from spade_coreason.app.workers.doors import RemoteDoorAgents
 from spade_coreason.domain.jid import bare_jid
 from spade_coreason.exceptions import ConfigError, LoginError
 from spade_coreason.runtime import ChannelGateway
@@ -180,7 +180,7 @@ async def test_the_behaviour_of_the_documentation_answers_beside_the_agent(
 def test_the_first_error_is_raised_if_all_agents_of_this_worker_stay_offline(tmp_path: Path) -> None:
     settings = Settings.model_validate({"agents": [{"jid": jid, "agent": "none:None"} for jid in ("one@x.org", "two@x.org")]})
     hosted = Platform(settings)._hosted
-    hosted.remote_doors = cast(RemoteDoors, object())
+    hosted.remote_agents = cast(RemoteDoorAgents, object())
     hosted.absent["two@x.org"] = ConfigError("agents[1]", "is of another worker")
     hosted.starts["one@x.org"] = cast("asyncio.Task[bool]", object())
     hosted.require_one()

@@ -11,9 +11,10 @@ from uuid import uuid4
 import pytest
 
 from spade_coreason.app.workers.calls import CallTargets, WorkerCalls
-from spade_coreason.app.workers.doors import IncomingReply, RemoteDoors
+from spade_coreason.app.workers.doors import IncomingReply, RemoteDoorAgents
+from spade_coreason.app.workers.served_replies import Accepted, Reader
 from spade_coreason.domain.callers import caller_address
-from spade_coreason.doors import Accepted, Caller, DoorEvent, DoorReply, Doors, Reader
+from spade_coreason.doors import Caller, DoorAgents, DoorEvent, DoorReply
 from spade_coreason.storage import CallRepository, Database, Leases, WorkerTerms, open_database
 from spade_coreason.storage.workers.leases import Lease, LeaseState, read_leases
 from tests.support.databases import execute
@@ -33,11 +34,11 @@ class _Source:
 
 
 @asynccontextmanager
-async def open_doors(url: str) -> AsyncIterator[RemoteDoors]:
+async def open_doors(url: str) -> AsyncIterator[RemoteDoorAgents]:
     """Run the remote doors of a worker of its own."""
     database: Database = await open_database(url, "off", terms=WorkerTerms("one", LEASE_S))
     calls = WorkerCalls(CallRepository(database), CallTargets())
-    doors = RemoteDoors(database, Leases(database), calls, Doors(), {AGENT: ["openai"]})
+    doors = RemoteDoorAgents(database, Leases(database), calls, DoorAgents(), {AGENT: ["openai"]})
     doors.start()
     await doors.mailbox.wait_until_open()
     try:
@@ -49,22 +50,22 @@ async def open_doors(url: str) -> AsyncIterator[RemoteDoors]:
 
 
 @asynccontextmanager
-async def run_two(postgres: Postgres) -> AsyncIterator[tuple[RemoteDoors, RemoteDoors, str]]:
+async def run_two(postgres: Postgres) -> AsyncIterator[tuple[RemoteDoorAgents, RemoteDoorAgents, str]]:
     """Run two workers on one database: that of the agent, and the one that is asked."""
     url = postgres.url()
     async with open_doors(url) as owner, open_doors(url) as asked:
         yield owner, asked, url
 
 
-async def begin(owner: RemoteDoors, asked: RemoteDoors) -> tuple[DoorReply, IncomingReply, Reader]:
+async def begin(owner: RemoteDoorAgents, asked: RemoteDoorAgents) -> tuple[DoorReply, IncomingReply, Reader]:
     """Begin a reply. Return it as the owner has it, and as it comes."""
     incoming, reader = await asked.expect(AGENT, CALLER, uuid4(), waits=False)
     reply = DoorReply(_Source(), CALLER, incoming.reply.request_id, waits=False)
-    owner.deliver(reader, reply)
+    owner.deliver(reader, reply, True)
     return reply, incoming, reader
 
 
-def accept(owner: RemoteDoors, incoming: IncomingReply) -> None:
+def accept(owner: RemoteDoorAgents, incoming: IncomingReply) -> None:
     incoming.accept(Accepted(owner.worker, owner.mailbox.address, True))
 
 
@@ -183,7 +184,7 @@ async def test_a_worker_that_stops_waits_for_replies_but_for_those_that_wait_for
     async with run_two(postgres) as (owner, asked, _):
         incoming, reader = await asked.expect(AGENT, CALLER, uuid4(), waits=True)
         reply = DoorReply(_Source(), CALLER, uuid4(), waits=True)
-        owner.deliver(reader, reply)
+        owner.deliver(reader, reply, True)
         accept(owner, incoming)
         stopping = asyncio.create_task(asked.drain(TIMEOUT_S))
         reply.put(piece("one"))

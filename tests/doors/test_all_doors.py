@@ -90,7 +90,7 @@ async def run(server: XmppServer, directory: Path) -> AsyncIterator[Running]:
         sent: list[str] = []
         for agent in platform.agents.values():
             record(agent.connection.client, sent)
-        host = platform.doors.host
+        host = platform.door_agents.host
         assert host is not None
         call = Call(host, Actor(CallerKind.MACHINE_USER, "user tester"))
         keys = [(await create_key(call, NewKey(name=name, agents=[desk]))).secret for name in ("website", "shop")]

@@ -155,7 +155,7 @@ async def test_a_key_that_ends_lets_a_running_turn_end_and_nothing_that_waits(pr
         runs = asyncio.create_task(running.ask("openai", "website", "hold", thread="t"))
         await eventually(lambda: len(Desk.seen) == 1)
         waits = asyncio.create_task(running.ask("openai", "website", "hello", thread="t"))
-        await eventually(lambda: running.platform.doors.open_count == 2)
+        await eventually(lambda: running.platform.door_agents.open_count == 2)
         assert running.platform.database is not None
         stored = await KeyRepository(running.platform.database).find("website")
         assert stored is not None

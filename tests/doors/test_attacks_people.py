@@ -12,9 +12,9 @@ import pytest
 
 from spade_coreason import AgentDefinition, AgentInteractionMemory, AgentRequest, Response, Session
 from spade_coreason.domain.callers import caller_address
+from spade_coreason.doors.agents import DoorAgent
 from spade_coreason.doors.caller import Caller
 from spade_coreason.doors.channel import DoorReply
-from spade_coreason.doors.doors import DoorAgent
 from spade_coreason.exceptions import ConfigError
 from spade_coreason.storage import schema
 from tests.support.door_agents import read_all
@@ -57,7 +57,7 @@ class Running(RunningPlatform):
 
     @property
     def agent(self) -> DoorAgent:
-        [agent] = self.platform.doors.list_agents("openai")
+        [agent] = self.platform.door_agents.list_agents("openai")
         return agent
 
     async def rows(self, *texts: str) -> list[str]:

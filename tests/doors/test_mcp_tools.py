@@ -11,14 +11,14 @@ import pytest
 
 from spade_coreason import AgentDefinition
 from spade_coreason.contracts import AgentCapability
+from spade_coreason.doors.agents import DoorAgents
 from spade_coreason.doors.channel import DoorEvent
-from spade_coreason.doors.doors import Doors
 from spade_coreason.doors.mcp.results import ToolAnswer
 from spade_coreason.doors.mcp.tools import AgentTool, make_tools
 
 
 def tools_of(*agents: tuple[str, list[AgentCapability]]) -> dict[str, AgentTool]:
-    doors = Doors()
+    doors = DoorAgents()
     for jid, capabilities in agents:
         definition = AgentDefinition.simple(jid).model_copy(update={"capabilities": capabilities})
         doors.add(jid, definition, ["mcp"])
@@ -112,7 +112,7 @@ def test_an_aborted_stream_has_its_replacement() -> None:
 
 def test_the_sdk_is_not_loaded_before_the_first_request() -> None:
     code = (
-        "import sys; from spade_coreason.doors import Doors, WebServer, make_mcp_routes; "
-        "WebServer; make_mcp_routes(Doors()); print({'mcp', 'mcp_types'} & set(sys.modules))"
+        "import sys; from spade_coreason.doors import DoorAgents, WebServer, make_mcp_routes; "
+        "WebServer; make_mcp_routes(DoorAgents()); print({'mcp', 'mcp_types'} & set(sys.modules))"
     )
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "set()"

@@ -13,10 +13,10 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from spade_coreason.doors.backend import LocalBackend
+from spade_coreason.doors.agents import DoorAgent
+from spade_coreason.doors.backend import LocalAgentBackend
 from spade_coreason.doors.caller import Caller
 from spade_coreason.doors.channel import DoorReply
-from spade_coreason.doors.doors import DoorAgent
 from spade_coreason.storage import KnownRequest
 from tests.support.all_doors import AllDoors, run_again, run_all_doors
 from tests.support.long_forms import short_and_long_in_release
@@ -42,13 +42,13 @@ async def ask(doors: AllDoors, way: str) -> Shown:
         return await WAYS[way].ask(doors, http, f"twice {way}")
 
 
-class DelayedBackend(LocalBackend):
+class DelayedBackend(LocalAgentBackend):
     """An agent that lets another request answer first: between the look at a state and that at the questions."""
 
     def __init__(self, doors: AllDoors, give: Callable[[DoorAgent, Caller], Awaitable[object]]) -> None:
-        [self._agent] = [each for each in doors.platform.doors.list_agents("mcp") if each.jid == doors.desk]
+        [self._agent] = [each for each in doors.platform.door_agents.list_agents("mcp") if each.jid == doors.desk]
         repository = doors.platform.runners[doors.desk].repository
-        super().__init__(doors.platform.doors.make_channel(doors.desk), lambda: repository, lambda: False)
+        super().__init__(doors.platform.door_agents.make_channel(doors.desk), lambda: repository, lambda: False)
         self._give = give
         self._has_looked = False
         self.has_given = False

@@ -112,7 +112,7 @@ async def test_doors_and_the_list_of_agents_show_a_manifest_that_came_later(tmp_
             assert (card["name"], [skill["id"] for skill in card["skills"]]) == ("Weather desk", ["chat", "forecast"])
             [model] = json.loads((await ask(settings.web, "/v1/models", key=issued.secret)).body)["data"]
             assert model["name"] == "Weather desk"
-            tools = make_tools(platform.doors.list_agents("mcp"))
+            tools = make_tools(platform.door_agents.list_agents("mcp"))
             assert list(tools) == ["weather_chat", "weather_forecast"]
             assert platform.agent_descriptions == [("weather@localhost", "Knows the weather")]
 

@@ -50,7 +50,7 @@ async def begin(running: AllDoors, http: httpx.AsyncClient) -> list[asyncio.Task
     """Open the streams, and wait until the agent works for all of them."""
     reading = [asyncio.create_task(read(running, http, number)) for number in range(STREAMS)]
     await eventually(lambda: len(Desk.seen) == STREAMS)
-    assert running.platform.doors.open_count == STREAMS
+    assert running.platform.door_agents.open_count == STREAMS
     return reading
 
 

@@ -15,9 +15,9 @@ from spade_coreason.contracts import CloudEvent, Interceptor
 from spade_coreason.domain.access import AccessPolicy
 from spade_coreason.domain.callers import caller_address
 from spade_coreason.domain.channel_kinds import DOOR_CHANNEL
+from spade_coreason.doors.agents import DoorAgent, DoorAgents
 from spade_coreason.doors.caller import Caller
 from spade_coreason.doors.channel import DoorEvent, DoorReply
-from spade_coreason.doors.doors import DoorAgent, Doors
 from spade_coreason.memory import USAGE_EVENT
 from spade_coreason.operations.host import OperationHost, RunningAgent
 from spade_coreason.runtime import AgentRuntime
@@ -125,7 +125,7 @@ class Desk:
 class RunningDoors:
     """A running agent and its doors."""
 
-    doors: Doors
+    doors: DoorAgents
     agent: DoorAgent
     runtime: AgentRuntime
 
@@ -147,7 +147,7 @@ async def run_behind_doors(
     access = AccessPolicy(AGENT, operators=() if policy is None else policy.operators)
     keys = {"website": "", "shop": ""} if callers is None else callers
     access.callers = {caller_address(name): account for name, account in keys.items()}
-    doors = Doors()
+    doors = DoorAgents()
     channel = doors.make_channel(AGENT)
     async with run_on_channels(url, agent, {DOOR_CHANNEL: channel}, policy, access, send, durability, interceptors) as runtime:
         control = runtime.runner.control

@@ -16,7 +16,6 @@ from pydantic import ValidationError
 from ...concurrency import Tasks
 from ...contracts import QuestionState
 from ...domain.quotas import QuotaUsage
-from ...doors import ServedBackend
 from ...exceptions import CoReasonError, StoreError
 from ...operations.host import RunningAgent, find_log_level, set_log_level
 from ...operations.rpc.form import FLAG, Method, OtherFormError, dump_error
@@ -33,6 +32,7 @@ from ...storage import (
     StoredQuestion,
     WorkerCall,
 )
+from .served_replies import ServedAgentBackend
 
 log = logging.getLogger(__name__)
 
@@ -115,7 +115,7 @@ class CallTargets(NamedTuple):
 
     agent: Callable[[str], RunningAgent | None] = lambda agent: None
     worker: Callable[[str], RunningWorker | None] = lambda agent: None
-    backend: Callable[[str], ServedBackend | None] = lambda agent: None
+    backend: Callable[[str], ServedAgentBackend | None] = lambda agent: None
 
 
 class Kinds(Protocol):
@@ -123,7 +123,7 @@ class Kinds(Protocol):
 
     agent: RunningAgent
     worker: RunningWorker
-    backend: ServedBackend
+    backend: ServedAgentBackend
 
 
 @cache
@@ -177,13 +177,13 @@ class WorkerCalls:
         """Return an agent (a bare JID) that another worker serves. If it changes its worker, the new one is asked."""
         return cast(RunningAgent, _Remote(agent, _methods(Kinds), partial(self._ask_agent, agent, []), "agent."))
 
-    def backend(self, agent: str) -> ServedBackend:
+    def backend(self, agent: str) -> ServedAgentBackend:
         """Return the backend of an agent (a bare JID) that another worker serves, for doors.
 
         If it changes its worker, the new one is asked. ConnectionError if there is none for some seconds. A method may have
         been called at a worker that has ended since.
         """
-        return cast(ServedBackend, _Remote(agent, _methods(Kinds), partial(self._ask_backend, agent), "backend."))
+        return cast(ServedAgentBackend, _Remote(agent, _methods(Kinds), partial(self._ask_backend, agent), "backend."))
 
     def worker(self, worker: int) -> RunningWorker:
         """Return another worker."""

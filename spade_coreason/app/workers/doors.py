@@ -21,18 +21,15 @@ from ...contracts import AgentDefinition, AgentRequest
 from ...doors import (
     NOT_STORED,
     TRACEPARENT,
-    Accepted,
     Caller,
+    DoorAgents,
     DoorEvent,
     DoorReply,
-    Doors,
-    LocalBackend,
-    Reader,
-    ServedBackend,
 )
 from ...exceptions import StoreError
 from ...storage import MAX_MESSAGE_BYTES, AgentRepository, Commit, Database, Leases, LeaseState, WorkerMailbox
 from .calls import WorkerCalls
+from .served_replies import Accepted, Reader, ServedAgentBackend, ServedReplies
 
 log = logging.getLogger(__name__)
 
@@ -53,8 +50,8 @@ _LOST = "the connection with the worker of the agent was interrupted"
 class IncomingReply:
     """A reply that comes from another worker, and its origin (`ReplySource`)."""
 
-    def __init__(self, doors: RemoteDoors, agent: str, caller: Caller, request_id: UUID, *, waits: bool) -> None:
-        self._doors = doors
+    def __init__(self, remote: RemoteDoorAgents, agent: str, caller: Caller, request_id: UUID, *, waits: bool) -> None:
+        self._remote = remote
         self.agent = agent
         self.key = token_hex(16)
         self.reply = DoorReply(self, caller, request_id, waits=waits)
@@ -102,10 +99,10 @@ class IncomingReply:
 
     def forget(self, reply: DoorReply) -> None:
         """Deliver no more events to the reply."""
-        self._doors.forget(self)
+        self._remote.forget(self)
 
 
-class RemoteDoors:
+class RemoteDoorAgents:
     """The agents behind doors that other workers serve, and the replies of agents here that are read in other workers.
 
     `configured` are the agents (bare JIDs) with the doors that they list. Without any there is nothing to do, and no mailbox.
@@ -116,7 +113,7 @@ class RemoteDoors:
         database: Database,
         leases: Leases,
         calls: WorkerCalls,
-        doors: Doors,
+        agents: DoorAgents,
         configured: Mapping[str, Collection[str]],
     ) -> None:
         self.worker = leases.worker
@@ -124,7 +121,7 @@ class RemoteDoors:
         self.mailbox = WorkerMailbox(database.backend.connections, self._take, lambda: self.interrupt(_LOST))
         self.database = database
         self._leases = leases
-        self._doors = doors
+        self._agents = agents
         self._configured = {agent: names for agent, names in configured.items() if names}
         self._incoming: dict[str, IncomingReply] = {}
         self._outgoing: dict[str, tuple[Reader, DoorReply, asyncio.Task[None]]] = {}
@@ -203,7 +200,7 @@ class RemoteDoors:
             return
         for agent, (version, text) in (await self._leases.load_manifests(changed)).items():
             self._versions[agent] = version
-            if self._doors.find_local(agent) is None:
+            if self._agents.find_local(agent) is None:
                 self._show(agent, text)
 
     def _show(self, agent: str, text: str) -> None:
@@ -213,7 +210,7 @@ class RemoteDoors:
             log.warning("%s: its manifest was stored by another version; this worker shows an older one", agent)
             return
         self._manifests[agent] = text
-        self._doors.add_backend(agent, RemoteBackend(self, agent), manifest, self._configured[agent])
+        self._agents.add_backend(agent, RemoteAgentBackend(self, agent), manifest, self._configured[agent])
 
     # The side of the worker that reads
 
@@ -259,16 +256,19 @@ class RemoteDoors:
 
     # The side of the worker that serves the agent
 
-    def find_running(self, agent: str) -> ServedBackend | None:
+    def find_running(self, agent: str) -> ServedAgentBackend | None:
         """Return the backend of an agent that runs here, as other workers ask it."""
-        backend = self._doors.find_local(agent)
-        return ServedBackend(backend, _Replies(self, backend)) if backend is not None and backend.is_running else None
+        backend = self._agents.find_local(agent)
+        if backend is None or not backend.is_running:
+            return None
+        return ServedAgentBackend(backend, ServedReplies(backend, self.deliver))
 
-    def deliver(self, reader: Reader, reply: DoorReply) -> None:
-        """Send the events of a reply to its reader, until its end."""
+    def deliver(self, reader: Reader, reply: DoorReply, is_new: bool | None) -> Accepted:
+        """Send the events of a reply to its reader, until its end. `is_new` is that of `Accepted`."""
         task = asyncio.create_task(self._deliver(reader, reply))
         self._outgoing[reader.key] = reader, reply, task
         task.add_done_callback(lambda _: self._outgoing.pop(reader.key))
+        return Accepted(self.worker, self.mailbox.address, is_new)
 
     async def _deliver(self, reader: Reader, reply: DoorReply) -> None:
         number = 0
@@ -287,15 +287,15 @@ class RemoteDoors:
             reply.close()
 
 
-class RemoteBackend:
+class RemoteAgentBackend:
     """An agent (a bare JID) that another worker serves (`AgentBackend`). What asks it waits while no worker does."""
 
     is_open = True
 
-    def __init__(self, doors: RemoteDoors, agent: str) -> None:
-        self._remote = doors
+    def __init__(self, remote: RemoteDoorAgents, agent: str) -> None:
+        self._remote = remote
         self._agent = agent
-        served = doors.calls.backend(agent)
+        served = remote.calls.backend(agent)
         self.requests, self._replies = served.requests, served.replies
 
     async def is_paused(self) -> bool:
@@ -331,41 +331,6 @@ class RemoteBackend:
             return None
         incoming.accept(accepted)
         return incoming.reply
-
-
-class _Replies:
-    """The replies of an agent that runs here, as other workers ask for them (`ServedReplies`)."""
-
-    def __init__(self, doors: RemoteDoors, backend: LocalBackend) -> None:
-        self._doors = doors
-        self._backend = backend
-
-    async def ask(
-        self,
-        reader: Reader,
-        caller: Caller,
-        request: AgentRequest,
-        thread: str | None,
-        metadata: dict[str, Any],
-        waits: bool,
-        traceparent: str,
-    ) -> Accepted:
-        TRACEPARENT.set(traceparent)  # of this task alone: each call has one
-        reply = await self._backend.ask(caller, request, thread, metadata, waits=waits)
-        try:
-            is_new = None if reply.stored is None else await reply.stored
-        except BaseException:
-            reply.close()
-            raise
-        return self._deliver(reader, reply, is_new)
-
-    async def fetch(self, reader: Reader, caller: Caller, request_id: UUID, waits: bool) -> Accepted | None:
-        reply = await self._backend.fetch(caller, request_id, waits=waits)
-        return None if reply is None else self._deliver(reader, reply, is_new=False)
-
-    def _deliver(self, reader: Reader, reply: DoorReply, is_new: bool | None) -> Accepted:
-        self._doors.deliver(reader, reply)
-        return Accepted(self._doors.worker, self._doors.mailbox.address, is_new)
 
 
 def _split(text: bytes, size: int) -> list[str]:

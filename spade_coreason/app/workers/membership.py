@@ -21,7 +21,7 @@ from .calls import CallTargets, ThisWorker, WorkerState
 from .canary import Canary
 from .colleagues import ABSENT, Colleagues
 from .directory import SharedDirectory
-from .doors import RemoteBackend, RemoteDoors
+from .doors import RemoteAgentBackend, RemoteDoorAgents
 from .shares import group_agents, must_look
 from .workforce import Workforce
 
@@ -52,14 +52,14 @@ class Membership:
         self._database = database = builder.database
         jids = [bare_jid(agent.jid) for agent in settings.agents]
         this = ThisWorker(report)
-        targets = CallTargets(self._find_agent, lambda _: this, lambda agent: self.remote_doors.find_running(agent))
+        targets = CallTargets(self._find_agent, lambda _: this, lambda agent: self.remote_agents.find_running(agent))
         self.colleagues = Colleagues(leases, CallRepository(database), targets)
         self._unable: set[str] = set()
         self._shared_directory: SharedDirectory | None = None
         if len(jids) > 1:
             self._shared_directory = SharedDirectory(leases, builder.directory, builder.key_ring.callers_of, jids)
         listed = {bare_jid(agent.jid): settings.doors_of(agent) for agent in settings.agents}
-        self.remote_doors = RemoteDoors(database, leases, self.colleagues.calls, hosted.doors, listed)
+        self.remote_agents = RemoteDoorAgents(database, leases, self.colleagues.calls, hosted.door_agents, listed)
         handlers = LeaseHandlers(self._on_renewed, self._on_lapsed, self._on_restored, self._on_lease_lost, self._on_called)
         self._renewal = renewal = LeaseRenewal(database, leases.worker, terms, handlers, blocked_s)
         self.workforce = Workforce(leases, renewal, group_agents(jids, settings.workers.together), self)
@@ -73,9 +73,9 @@ class Membership:
     def open(self, stack: AsyncExitStack) -> None:
         """Answer the other workers, and renew the lease, until `stack` closes."""
         stack.push_async_callback(self.colleagues.calls.close)
-        self.remote_doors.start()
-        stack.push_async_callback(self.remote_doors.close)
-        self._hosted.remote_doors = self.remote_doors
+        self.remote_agents.start()
+        stack.push_async_callback(self.remote_agents.close)
+        self._hosted.remote_agents = self.remote_agents
         self._renewal.start()
         stack.push_async_callback(self.workforce.end)
 
@@ -86,7 +86,7 @@ class Membership:
 
     async def leave(self) -> None:
         """Give all agents back, and end what other workers have asked for."""
-        await asyncio.gather(self.workforce.leave(), self.remote_doors.drain(self._settings.limits.grace_s))
+        await asyncio.gather(self.workforce.leave(), self.remote_agents.drain(self._settings.limits.grace_s))
 
     # What the lease and other workers tell
 
@@ -161,7 +161,7 @@ class Membership:
         me = self.workforce.leases.worker
         if must_look(state.get_reach(me), [worker.reach for worker in state.active if not worker.is_away]):
             self._canary.ask()
-        await self.remote_doors.note(state)
+        await self.remote_agents.note(state)
 
     async def take(self, agents: Sequence[str]) -> None:
         """Begin to serve agents (bare JIDs), which no other worker serves now. StoreError without the database."""
@@ -181,7 +181,7 @@ class Membership:
     async def give_back(self, agent: str, *, reaches_server: bool = True) -> Sequence[int]:
         """Serve an agent no more, once its running turns have ended. Return the rows of the requests that were cut off."""
         # What is asked from now on waits for the next worker.
-        self._hosted.doors.remove(agent, RemoteBackend(self.remote_doors, agent))
+        self._hosted.door_agents.remove(agent, RemoteAgentBackend(self.remote_agents, agent))
         start = self._hosted.starts.pop(agent)
         start.cancel()
         await asyncio.gather(start, return_exceptions=True)

@@ -34,8 +34,8 @@ from ...domain.texts.error_chain import describe_error_chain
 from ...domain.texts.json_text import dump_json
 from ...exceptions import StoreError
 from ...storage import DoorThread, KnownRequest
+from ..agents import DoorAgent
 from ..caller import Caller
-from ..doors import DoorAgent
 from ..errors import HttpError
 from ..files import store_files
 from ..streaming import wait_while_connected
@@ -120,7 +120,7 @@ class AgentHandler(RequestHandler):
 
     async def _store_files(self, caller: Caller, task_id: UUID, content: MessageContent) -> None:
         if content.files:
-            repository = self._agent.repository.doors
+            repository = self._agent.repository.callers
             content.add_attachments(await store_files(repository, caller, task_id, content.files, self._public_url))
 
     async def _begin(
@@ -148,7 +148,7 @@ class AgentHandler(RequestHandler):
         if reply.stored is None:
             await live.wait_until_settled()
             if content.files:
-                await self._agent.repository.doors.delete_files(caller.address, task_id)
+                await self._agent.repository.callers.delete_files(caller.address, task_id)
         else:
             await reply.stored
             if await self._agent.backend.is_paused() and live.progress.status.state == a2a_pb2.TASK_STATE_SUBMITTED:
@@ -177,8 +177,8 @@ class AgentHandler(RequestHandler):
             raise InvalidParamsError("contextId is not that of the task; send the message without it")
         text, request_id = _read_answer(message), UUID(task.id)
         key, body = digest_request({"answer": message.message_id}, task.id), digest_request({"answer": text}, None)
-        doors = self._agent.repository.doors
-        if (named := (await doors.find_threads(caller.address, [key])).get(key)) is None:
+        threads = self._agent.repository.callers
+        if (named := (await threads.find_threads(caller.address, [key])).get(key)) is None:
             if not isinstance(found, LiveTask):
                 raise UnsupportedOperationError("the task is over; send the message without taskId, with its contextId")
             questions = await self._agent.find_questions(caller, request_id)
@@ -188,14 +188,14 @@ class AgentHandler(RequestHandler):
                 )
             # It is stored before the answer is given: what is sent again answers the same question, or fetches.
             new = DoorThread(THREAD_PREFIX + task.context_id, task.id, body, questions[0].id)
-            named = await doors.save_thread(caller.address, key, new, utc_now())
+            named = await threads.save_thread(caller.address, key, new, utc_now())
         _check_same(body, named.body or b"")
         question = await self._agent.find_question(caller, request_id, named.question or "")
         if question is None or not question.is_open:
             return found
         answered = await self._agent.answer(caller, question, text)
         if answered.outcome == "unsuitable":
-            await doors.delete_threads(caller.address, [key])
+            await threads.delete_threads(caller.address, [key])
             raise InvalidParamsError(f"the answer does not fit the question: {answered.problem}")
         if answered.outcome == "taken" and isinstance(found, LiveTask):
             found.go_on(make_message(message.message_id, task.id, task.context_id, message.parts, is_user=True))

@@ -12,9 +12,9 @@ from a2a.types import a2a_pb2
 
 from ...concurrency import Tasks
 from ...domain.texts.error_chain import describe_error_chain
+from ..agents import DoorAgent
 from ..caller import Caller
 from ..channel import DoorEvent, DoorReply
-from ..doors import DoorAgent
 from ..unread import UnreadBytes
 from .progress import ASKED_ANOTHER, INTERRUPTED, PAUSED, TaskProgress, Update, question_parts
 

@@ -13,8 +13,8 @@ from a2a.types import a2a_pb2
 from google.protobuf.json_format import ParseDict
 
 from ...domain.texts.links import is_link
+from ..agents import CallerQuestion
 from ..channel import DoorEvent
-from ..doors import CallerQuestion
 from .messages import data_part, make_message
 
 Update: TypeAlias = a2a_pb2.Task | a2a_pb2.TaskStatusUpdateEvent | a2a_pb2.TaskArtifactUpdateEvent

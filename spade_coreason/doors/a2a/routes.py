@@ -18,8 +18,8 @@ from starlette.responses import JSONResponse
 from starlette.routing import BaseRoute, Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from ..agents import DoorAgent, DoorAgents
 from ..authentication import caller_of
-from ..doors import DoorAgent, Doors
 from ..errors import HttpError
 from ..limits import MAX_PAYLOAD_BYTES, find_rpc_id, read_json, too_long
 from ..server import DoorRoutes
@@ -35,19 +35,19 @@ _NO_VERSION = "the request names no version of A2A; send the header A2A-Version:
 _NO_AGENT = "this key opens no agent of this name by A2A; correct the name, or let its operator open the door or the key for it"
 
 
-def make_a2a_routes(doors: Doors, url: str) -> DoorRoutes:
+def make_a2a_routes(agents: DoorAgents, url: str) -> DoorRoutes:
     """Make the routes of the agents behind the A2A door. `url` is the public address of the server."""
     for name in ("a2a.server", "a2a.utils"):
         logging.getLogger(name).setLevel(logging.CRITICAL)  # anyone can send what they warn of, and they quote that
-    app = A2ADoor(doors, url.rstrip("/"))
+    app = _A2ADoor(agents, url.rstrip("/"))
     return DoorRoutes(routes=(Route(f"{PATH}/{{agent}}", app), Route(f"{PATH}/{{agent}}/{{rest:path}}", app)))
 
 
-class A2ADoor:
+class _A2ADoor:
     """The agents behind the A2A door, as an ASGI application. A key that does not open an agent finds none."""
 
-    def __init__(self, doors: Doors, url: str) -> None:
-        self._doors = doors
+    def __init__(self, agents: DoorAgents, url: str) -> None:
+        self._agents = agents
         self._url = url
         self._routers: dict[str, tuple[DoorAgent, ASGIApp]] = {}
         self._handlers: dict[DoorAgent, AgentHandler] = {}
@@ -56,7 +56,7 @@ class A2ADoor:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         name = scope["path_params"]["agent"]
         caller = caller_of(HTTPConnection(scope))
-        agent = self._doors.find(DOOR, caller, name)
+        agent = self._agents.find(DOOR, caller, name)
         if agent is None:
             raise HttpError(404, _NO_AGENT)
         try:

@@ -19,8 +19,8 @@ from pydantic_core import from_json
 from ...contracts.times import utc_now
 from ...domain.identifiers import candidate_conversation_ids, recover_thread
 from ...storage import DUPLICATE_DAYS, KnownRequest, OwnTurn
+from ..agents import DoorAgent
 from ..caller import Caller
-from ..doors import DoorAgent
 from .messages import data_part, make_message, parts_of
 from .progress import ASKED_ANOTHER, make_status, question_parts, text_or_link
 

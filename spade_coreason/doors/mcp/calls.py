@@ -30,9 +30,9 @@ from ...contracts import ErrorCode
 from ...contracts.json_schema import check_for
 from ...domain.texts.approval_mark import quote_forgeries
 from ...exceptions import StoreError
+from ..agents import CallerQuestion
 from ..caller import Caller
 from ..channel import DoorEvent, DoorReply
-from ..doors import CallerQuestion
 from ..errors import HttpError
 from ..limits import check_payload
 from .results import ToolAnswer, make_meta

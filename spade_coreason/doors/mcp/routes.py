@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from ..doors import Doors
+from ..agents import DoorAgents
 from ..server import DoorRoutes
 
 if TYPE_CHECKING:
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 PATH = "/mcp"
 
 
-def make_mcp_routes(doors: Doors, limits: ToolCallLimits | None = None) -> DoorRoutes:
+def make_mcp_routes(agents: DoorAgents, limits: ToolCallLimits | None = None) -> DoorRoutes:
     """Return the route for the agents behind the door `mcp`."""
-    endpoint = _McpEndpoint(doors, limits)
+    endpoint = _MCPDoor(agents, limits)
     # No GET: the server sends nothing on its own, and each open stream would count for the key.
     return DoorRoutes(routes=(Route(PATH, endpoint, methods=["POST", "DELETE"]),), close=endpoint.close)
 
 
-class _McpEndpoint:
+class _MCPDoor:
     """The application at the path. Its server, and the SDK, are loaded at the first request."""
 
-    def __init__(self, doors: Doors, limits: ToolCallLimits | None) -> None:
-        self._doors = doors
+    def __init__(self, agents: DoorAgents, limits: ToolCallLimits | None) -> None:
+        self._agents = agents
         self._limits = limits
         self._server: AgentToolServer | None = None
         self._lock = asyncio.Lock()
@@ -50,6 +50,6 @@ class _McpEndpoint:
                 # The import takes a second, in which the other agents go on.
                 module = await asyncio.to_thread(importlib.import_module, f"{__package__}.server")
                 limits = self._limits or module.ToolCallLimits()
-                self._server = module.AgentToolServer(self._doors, limits)
+                self._server = module.AgentToolServer(self._agents, limits)
             assert self._server is not None
             return self._server

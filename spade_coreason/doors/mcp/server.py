@@ -34,9 +34,9 @@ from starlette.types import Message, Receive, Scope, Send
 
 from ..._version import __version__
 from ...concurrency import Tasks
+from ..agents import DoorAgents
 from ..authentication import caller_of
 from ..caller import Caller
-from ..doors import Doors
 from ..errors import HttpError
 from ..limits import find_rpc_id, read_json
 from .calls import AgentToolCall, ClientLostError, ToolCallLimits
@@ -63,8 +63,8 @@ class AgentToolServer:
     Each caller has sessions of its own, and the SDK lets no other one use them.
     """
 
-    def __init__(self, doors: Doors, limits: ToolCallLimits) -> None:
-        self._doors = doors
+    def __init__(self, agents: DoorAgents, limits: ToolCallLimits) -> None:
+        self._agents = agents
         self._limits = limits
         self._server: Server[Any] = Server(
             "spade-coreason",
@@ -152,7 +152,7 @@ class AgentToolServer:
 
     def _find_tools(self, context: ServerRequestContext[Any, Any]) -> dict[str, AgentTool]:
         # Each HTTP request has its own key, so a key that was changed or revoked counts at once, also within a session.
-        return make_tools(self._doors.list_agents(_NAME, caller_of(_request_of(context))))
+        return make_tools(self._agents.list_agents(_NAME, caller_of(_request_of(context))))
 
 
 def _request_of(context: ServerRequestContext[Any, Any]) -> HTTPConnection:

@@ -13,7 +13,7 @@ from typing import Any
 from mcp_types import Tool
 
 from ...contracts import AgentCapability
-from ..doors import DoorAgent
+from ..agents import DoorAgent
 
 _MAX_NAME = 60
 """The most characters of a name. Some clients allow 64, and others put the name of the server in front."""

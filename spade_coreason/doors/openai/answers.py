@@ -8,9 +8,9 @@ from typing import Any, Literal, NamedTuple
 from pydantic_core import to_json
 
 from ...domain.texts.approval_mark import quote_forgeries
+from ..agents import CallerQuestion
 from ..answer_parts import AnswerParts, Part
 from ..channel import DoorEvent
-from ..doors import CallerQuestion
 
 
 class Piece(NamedTuple):

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from uuid import UUID, uuid5
 
 from ...contracts.times import utc_now
-from ...storage import Commit, DoorRepository, DoorThread
+from ...storage import CallerRepository, Commit, DoorThread
+from ..agents import CallerQuestion, DoorAgent
 from ..caller import Caller
-from ..doors import CallerQuestion, DoorAgent
 from .errors import AnswerError, reused_key
 from .messages import UserMessage, digest_history
 
@@ -74,7 +74,7 @@ class Conversations:
     def __init__(self, agent: DoorAgent, caller: Caller) -> None:
         self._agent = agent
         self._caller = caller
-        self._repository: DoorRepository = agent.repository.doors
+        self._repository: CallerRepository = agent.repository.callers
 
     async def enter(
         self, question: UserMessage, request_id: UUID, body: bytes, *, name: str | None = None, previous: UUID | None = None

@@ -16,10 +16,10 @@ from starlette.routing import Route
 
 from ...domain.jid import jid_domain
 from ...exceptions import StoreError
+from ..agents import CallerQuestion, DoorAgent, DoorAgents
 from ..authentication import caller_of
 from ..caller import Caller
 from ..channel import DoorReply
-from ..doors import CallerQuestion, DoorAgent, Doors
 from ..files import store_files
 from ..limits import read_json
 from ..server import DoorRoutes
@@ -44,10 +44,10 @@ Writer: TypeAlias = ChatWriter | ResponseWriter
 
 
 def make_openai_routes(
-    doors: Doors, url: str, system_prompt: Literal["ignore", "refuse"] = "ignore", keep_alive_s: float = KEEP_ALIVE_S
+    agents: DoorAgents, url: str, system_prompt: Literal["ignore", "refuse"] = "ignore", keep_alive_s: float = KEEP_ALIVE_S
 ) -> DoorRoutes:
     """Return the routes of the door. `url` is the public address of the server."""
-    door = _OpenAIDoor(doors, url, system_prompt, keep_alive_s)
+    door = _OpenAIDoor(agents, url, system_prompt, keep_alive_s)
     routes: list[tuple[str, str, Callable[[Request], Awaitable[Response]]]] = [
         ("GET", "/v1/models", door.list_models),
         ("GET", "/v1/models/{model}", door.find_model),
@@ -93,8 +93,8 @@ class _Asked:
 
 
 class _OpenAIDoor:
-    def __init__(self, doors: Doors, url: str, system_prompt: str, keep_alive_s: float) -> None:
-        self._doors = doors
+    def __init__(self, agents: DoorAgents, url: str, system_prompt: str, keep_alive_s: float) -> None:
+        self._agents = agents
         self._url = url
         self._refuses_system_prompts = system_prompt == "refuse"
         self._keep_alive_s = keep_alive_s
@@ -104,7 +104,7 @@ class _OpenAIDoor:
     async def list_models(self, request: Request) -> Response:
         """List the agents that the key opens."""
         caller = caller_of(request)
-        agents = self._doors.list_agents(_DOOR, caller)
+        agents = self._agents.list_agents(_DOOR, caller)
         data = [self._describe_model(caller, agent) for agent in sorted(agents, key=lambda agent: agent.jid)]
         return JSONResponse({"object": "list", "data": data})
 
@@ -114,7 +114,7 @@ class _OpenAIDoor:
         return JSONResponse(self._describe_model(caller, self._find_agent(caller, request.path_params["model"])))
 
     def _describe_model(self, caller: Caller, agent: DoorAgent) -> dict[str, Any]:
-        name = agent.name if self._doors.find(_DOOR, caller, agent.name) is agent else agent.jid
+        name = agent.name if self._agents.find(_DOOR, caller, agent.name) is agent else agent.jid
         return {
             "id": name,
             "object": "model",
@@ -124,7 +124,7 @@ class _OpenAIDoor:
         }
 
     def _find_agent(self, caller: Caller, name: object) -> DoorAgent:
-        agent = self._doors.find(_DOOR, caller, name) if isinstance(name, str) else None
+        agent = self._agents.find(_DOOR, caller, name) if isinstance(name, str) else None
         if agent is None:
             given = (
                 "there is no such model, or your key does not open it" if isinstance(name, str) else "`model` names no agent"
@@ -225,7 +225,7 @@ class _OpenAIDoor:
             return _Asked(agent, caller, question, conversations, place, earlier)
         attachments = [
             *question.links,
-            *await store_files(agent.repository.doors, caller, request_id, question.files, self._url),
+            *await store_files(agent.repository.callers, caller, request_id, question.files, self._url),
         ]
         payload: dict[str, Any] = {"query": question.text or "\n".join(each["url"] for each in attachments)}
         if attachments:
@@ -250,7 +250,7 @@ class _OpenAIDoor:
                 if asked.place.is_new:
                     await asked.conversations.leave(asked.place)
                     if asked.question.files:
-                        await asked.agent.repository.doors.delete_files(asked.caller.address, asked.place.request_id)
+                        await asked.agent.repository.callers.delete_files(asked.caller.address, asked.place.request_id)
                 raise error
         raise not_stored()
 
@@ -408,7 +408,7 @@ class _OpenAIDoor:
         """Return the request of a response of the caller. Raise AnswerError without one."""
         caller = caller_of(request)
         request_id = read_response_id(request.path_params["response"])
-        for agent in self._doors.list_agents(_DOOR, caller) if request_id is not None else []:
+        for agent in self._agents.list_agents(_DOOR, caller) if request_id is not None else []:
             conversations = Conversations(agent, caller)
             assert request_id is not None
             place = await conversations.find(request_id)

@@ -27,9 +27,9 @@ from ...exceptions import StoreError
 from ...operations.definition import Actor, Call, CallerKind
 from ...operations.initiative.questions import APPROVAL, OwnQuestions, list_questions
 from ...storage import ConversationTitle, Database, News, load_news, load_titles
+from ..agents import DoorAgent
 from ..caller import Caller
 from ..channel import DoorEvent, DoorReply
-from ..doors import DoorAgent
 from .markdown import parse_markdown, show_data, show_file
 
 State: TypeAlias = dict[str, Any]

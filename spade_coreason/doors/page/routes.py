@@ -33,9 +33,9 @@ from ...operations.initiative.questions import answer_question, decide_approval
 from ...runtime import describe_outcome
 from ...storage import SESSION_LIFETIME, Database, LoginRepository, NewFile, PageSession, load_titles
 from ..addresses import origin_of, split_host
+from ..agents import DoorAgent, DoorAgents
 from ..authentication import WrongSecrets
 from ..caller import Caller
-from ..doors import DoorAgent, Doors
 from ..errors import HttpError
 from ..files import FILES_PATH, store_files
 from ..limits import check_json, check_payload
@@ -111,9 +111,9 @@ class Visit(NamedTuple):
 Handler = Callable[[Visit, Sent], Awaitable[Any]]
 
 
-def make_page_routes(doors: Doors, settings: WebSettings, page: PageSettings) -> DoorRoutes:
+def make_page_routes(agents: DoorAgents, settings: WebSettings, page: PageSettings) -> DoorRoutes:
     """Return the routes of the page, for the agents behind it."""
-    made = _PageRoutes(doors, settings, page)
+    made = _PageRoutes(agents, settings, page)
     handlers = {
         "/chat/me": made.describe,
         "/chat/feed": made.open_feed,
@@ -139,8 +139,8 @@ def make_page_routes(doors: Doors, settings: WebSettings, page: PageSettings) ->
 
 
 class _PageRoutes:
-    def __init__(self, doors: Doors, settings: WebSettings, page: PageSettings) -> None:
-        self._doors = doors
+    def __init__(self, agents: DoorAgents, settings: WebSettings, page: PageSettings) -> None:
+        self._agents = agents
         self._url = settings.public_url
         self._limits = settings.limits
         self._approval_age = timedelta(hours=page.approvals_h)
@@ -175,9 +175,9 @@ class _PageRoutes:
 
     @property
     def _database(self) -> Database:
-        assert self._doors.host is not None
-        assert self._doors.host.database is not None
-        return self._doors.host.database
+        assert self._agents.host is not None
+        assert self._agents.host.database is not None
+        return self._agents.host.database
 
     @property
     def _logins(self) -> LoginRepository:
@@ -210,7 +210,7 @@ class _PageRoutes:
         if login is None:
             raise HttpError(401, translate(_NO_LOGIN))
         request.scope["state"]["slot"].show_key(login.person)
-        agents = {agent.jid: agent for agent in self._doors.list_agents(PAGE_CHANNEL)}
+        agents = {agent.jid: agent for agent in self._agents.list_agents(PAGE_CHANNEL)}
         caller = Caller(login.person, login.person, "", frozenset(agents), names_users=False, is_person=True)
         return Visit(login, caller, agents, cookie + key)
 
@@ -278,7 +278,7 @@ class _PageRoutes:
         visit, given = await self._visit(request), request.path_params
         agent = await self._find(visit, given["agent"])
         file = NewFile(given["name"][:200], request.headers.get("content-type", "")[:100], await request.body())
-        [stored] = await store_files(agent.repository.doors, visit.caller, given["id"], [file], self._url)
+        [stored] = await store_files(agent.repository.callers, visit.caller, given["id"], [file], self._url)
         return _answer(stored)
 
     async def ask(self, visit: Visit, sent: Sent) -> dict[str, Any]:

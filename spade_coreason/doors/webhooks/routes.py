@@ -14,9 +14,9 @@ from starlette.routing import Route
 
 from ...contracts import ErrorCode
 from ...exceptions import StoreError
+from ..agents import DoorAgent, DoorAgents
 from ..authentication import WrongSecrets
 from ..channel import DoorReply
-from ..doors import DoorAgent, Doors
 from ..errors import HttpError
 from ..limits import check_payload
 from ..server import DoorRoutes
@@ -46,9 +46,9 @@ _NOT_LISTED = "the agent of this webhook is not behind webhooks; its operator ha
 _FULL = "the webhook cannot remember more bodies; its operator has to rotate the secret"
 
 
-def make_webhook_routes(doors: Doors, ring: WebhookRing, url: str) -> DoorRoutes:
+def make_webhook_routes(agents: DoorAgents, ring: WebhookRing, url: str) -> DoorRoutes:
     """Return the routes of webhooks. `url` is the public address of the server."""
-    door = _WebhookDoor(doors, ring, url)
+    door = _WebhookDoor(agents, ring, url)
     return DoorRoutes(
         open_routes=(
             Route("/webhooks/{name}", door.receive, methods=["POST"]),
@@ -58,8 +58,8 @@ def make_webhook_routes(doors: Doors, ring: WebhookRing, url: str) -> DoorRoutes
 
 
 class _WebhookDoor:
-    def __init__(self, doors: Doors, ring: WebhookRing, url: str) -> None:
-        self._doors = doors
+    def __init__(self, agents: DoorAgents, ring: WebhookRing, url: str) -> None:
+        self._agents = agents
         self._ring = ring
         self._url = url.rstrip("/")
         self._wrong = WrongSecrets("signature")
@@ -191,7 +191,7 @@ class _WebhookDoor:
 
     def _find_agent(self, live: LiveWebhook) -> DoorAgent:
         """Return the agent of a webhook. Raise HttpError if it is not behind this door."""
-        for agent in self._doors.list_agents(_DOOR, live.caller):
+        for agent in self._agents.list_agents(_DOOR, live.caller):
             return agent
         log.warning("the webhook %s is closed: %s does not list `webhook` among its doors", live.stored.name, live.stored.agent)
         raise HttpError(HTTPStatus.SERVICE_UNAVAILABLE, _NOT_LISTED, retry_after_s=_NOT_RUNNING_S)

@@ -68,7 +68,7 @@ class TooManyFilesError(Exception):
     """A caller has stored as many bytes as it may."""
 
 
-class DoorRepository:
+class CallerRepository:
     """The data that doors store for one agent (a bare JID). Methods raise StoreError if the database fails.
 
     `owner` is the address (a bare JID) of a caller. It sees only what is its own.

@@ -161,7 +161,7 @@ async def test_files_are_deleted_with_their_owner_with_their_conversation_and_af
         assert await find_left() == [2, 3]
         await inbox.purge(utc_now() + timedelta(days=7, seconds=1))
         assert await find_left() == []
-        assert await repository.doors.load_files_of("shop@callers.invalid") == []
+        assert await repository.callers.load_files_of("shop@callers.invalid") == []
 
 
 async def test_a_refused_request_leaves_no_file(url: str) -> None:
@@ -170,7 +170,7 @@ async def test_a_refused_request_leaves_no_file(url: str) -> None:
         callers, access.callers = access.callers, {}
         with pytest.raises(openai.PermissionDeniedError):
             await send(door, picture())
-        repository = door.running.runtime.runner.repository.doors
+        repository = door.running.runtime.runner.repository.callers
         assert await repository.load_files_of("website@callers.invalid") == []
         access.callers = callers
         assert await send(door, TEXT, picture()) == "done: what is this?"

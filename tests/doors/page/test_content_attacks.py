@@ -188,7 +188,7 @@ async def test_a_feed_goes_on_after_odd_attachments(attachments: Any, tmp_path: 
     expected_errors.allowed += ["a request failed with", "ASGI callable returned"]
     async with RunningPage.open(tmp_path) as page:
         ada = await page.log_in(ADA)
-        [desk] = [each for each in page.platform.doors.list_agents(PAGE_CHANNEL) if each.jid == DESK]
+        [desk] = [each for each in page.platform.door_agents.list_agents(PAGE_CHANNEL) if each.jid == DESK]
         caller = Caller(ADA, ADA, "", frozenset({DESK}), names_users=False, is_person=True)
         reply = await desk.ask(caller, {"query": "x", "attachments": attachments}, thread="t")
         assert reply.stored is not None

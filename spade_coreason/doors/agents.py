@@ -20,7 +20,7 @@ from ..operations.definition import Actor, Call, CallerKind
 from ..operations.host import OperationHost
 from ..operations.initiative.questions import Answered, answer_question
 from ..storage import AgentRepository, StoredQuestion
-from .backend import AgentBackend, CallerRequests, ListCommands, LocalBackend
+from .backend import AgentBackend, CallerRequests, ListCommands, LocalAgentBackend
 from .caller import Caller
 from .channel import DoorChannel, DoorReply
 
@@ -168,7 +168,7 @@ def _describe_question(stored: StoredQuestion, request_id: UUID) -> CallerQuesti
     return CallerQuestion(stored.question_id, stored.code, stored.text, choices, stored.schema, request_id, is_open)
 
 
-class Doors:
+class DoorAgents:
     """The agents of a platform that are behind doors, and the channels of all its agents."""
 
     def __init__(self) -> None:
@@ -197,7 +197,7 @@ class Doors:
         Callers wait at most `wait_s` seconds for it to run.
         """
         channel, get_repository = self.make_channel(jid), lambda: self._get_host().repository(jid)
-        self.add_backend(jid, LocalBackend(channel, get_repository, is_paused, wait_s, list_commands), manifest, doors)
+        self.add_backend(jid, LocalAgentBackend(channel, get_repository, is_paused, wait_s, list_commands), manifest, doors)
 
     def add_backend(self, jid: str, backend: AgentBackend, manifest: AgentDefinition, doors: Iterable[str]) -> None:
         """Add an agent behind doors, or let another worker than before serve it. What goes on with it goes on."""
@@ -212,10 +212,10 @@ class Doors:
         if (agent := self._agents.get(jid)) is not None:
             agent.backend = backend
 
-    def find_local(self, jid: str) -> LocalBackend | None:
+    def find_local(self, jid: str) -> LocalAgentBackend | None:
         """Return the backend of an agent that is served here, or None."""
         agent = self._agents.get(jid)
-        return agent.backend if agent is not None and isinstance(agent.backend, LocalBackend) else None
+        return agent.backend if agent is not None and isinstance(agent.backend, LocalAgentBackend) else None
 
     def update(self, jid: str, manifest: AgentDefinition) -> None:
         """Replace the manifest of an agent, if that is behind a door."""
