@@ -11,19 +11,17 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any, NamedTuple
 
 from pydantic_core import from_json
-from sqlalchemy import Connection, insert, select, text, update
+from sqlalchemy import Connection, insert, select, update
 
 from ..contracts import GENESIS_HASH, AuditEntry
 from ..contracts.audit import compute_integrity_hash
 from .backends.database import Database
+from .backends.dialect_sql import insert_or_skip
 from .schema import audit, audit_heads
 
 _PAGE_ROWS = 1000
 _MAX_PROBLEMS = 20
 _MAX_NUMBER = 2**63 - 1
-_BEGIN = text(
-    f"INSERT INTO {audit_heads.name} (agent, number, integrity_hash) VALUES (:agent, 0, :genesis) ON CONFLICT DO NOTHING"
-)
 
 
 class AuditRecord(NamedTuple):
@@ -67,7 +65,7 @@ class AuditTrail:
 
         def work(connection: Connection) -> AuditEntry:
             # On PostgreSQL the lock of the head lets one of several workers append.
-            connection.execute(_BEGIN, {"agent": self._agent, "genesis": GENESIS_HASH})
+            connection.execute(insert_or_skip(audit_heads).values(agent=self._agent, number=0, integrity_hash=GENESIS_HASH))
             number, head = _load_head(connection, self._agent, is_locked=True)
             sealed = entry.model_copy(update={"previous_hash": head}).sealed()
             values = {"number": number + 1, "integrity_hash": sealed.integrity_hash}

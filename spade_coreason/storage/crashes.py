@@ -12,15 +12,15 @@ from typing import Any, ClassVar
 from uuid import uuid4
 
 from pydantic_core import from_json, to_json
-from sqlalchemy import ColumnElement, Connection, Select, delete, false, insert, literal, null, or_, select, true, update
+from sqlalchemy import ColumnElement, Connection, Select, delete, false, insert, literal, null, select, true, update
 
 from ..domain.channel_kinds import DEFAULT_CHANNEL
 from ..domain.environment.private_files import open_private
 from ..domain.identifiers import NO_DIGEST
 from ..exceptions import StoreError
 from .backends.database import Database
+from .backends.dialect_sql import has_any
 from .backends.group_commit import Rows
-from .backends.inbox_index import is_of_agent
 from .backends.statements import RECEIVE, RECEIVED_COLUMNS, SET_CHANNEL
 from .records import PAUSED, PLATFORM_SCOPE, PendingRequest, to_micros
 from .row_repository import RowRepository
@@ -221,7 +221,7 @@ def record_lost_worker(connection: Connection, agents: Sequence[str], now: datet
         is_pause = variables.c.scope == PLATFORM_SCOPE, variables.c.name == PAUSED, variables.c.value == "true"
         paused = set(connection.scalars(select(variables.c.agent).where(variables.c.agent.in_(agents), *is_pause)))
         if started := [agent for agent in agents if agent not in paused]:
-            is_open = (or_(*map(is_of_agent, started)), inbox.c.state == RECEIVED)
+            is_open = (has_any(connection, inbox.c.agent, started), inbox.c.state == RECEIVED)
             rows = list(connection.scalars(select(inbox.c.id).where(*is_open)))
     if rows:
         _count(connection, rows, now)

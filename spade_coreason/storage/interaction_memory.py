@@ -6,12 +6,12 @@ import json
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import Any, NamedTuple, TypeVar
 
-from sqlalchemy import ColumnElement, Connection, and_, delete, func, insert, or_, select
-from sqlalchemy.dialects import postgresql
+from sqlalchemy import ColumnElement, Connection, delete, func, insert, select
 from sqlalchemy.util import await_only, greenlet_spawn
 from sqlalchemy.util.concurrency import in_greenlet
 
 from .backends.database import Database
+from .backends.dialect_sql import has_any, insert_or_skip
 from .backends.group_commit import Commit
 from .backends.sequences import take_row_ids
 from .schema import interaction_memory
@@ -87,7 +87,7 @@ class MemoryRepository:
                 is_removed = _columns.id.in_(ids[start : start + _PAGE_IDS])
                 connection.execute(delete(interaction_memory).where(_columns.agent == self._agent, is_removed))
             if rows:
-                connection.execute(postgresql.insert(interaction_memory).on_conflict_do_nothing(), rows)
+                connection.execute(insert_or_skip(interaction_memory), rows)
 
         return self._database.run(work)
 
@@ -151,11 +151,7 @@ def _make_rows(agent: str, added: Iterable[MemoryRow]) -> list[dict[str, Any]]:
 
 
 def _is_in(connection: Connection, conversation_ids: Collection[str]) -> ColumnElement[bool]:
-    names, column = [_encode_name(name) for name in conversation_ids], _columns.conversation_id
-    if connection.dialect.name != "postgresql":
-        return column.in_(names)
-    # The index has the hashes.
-    return or_(*(and_(func.hashtext(column) == func.hashtext(name), column == name) for name in names))
+    return has_any(connection, _columns.conversation_id, [_encode_name(name) for name in conversation_ids])
 
 
 def _encode_name(conversation_id: str) -> str:

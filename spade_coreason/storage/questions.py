@@ -14,12 +14,12 @@ from typing import NamedTuple
 from uuid import UUID
 
 from sqlalchemy import ColumnElement, Connection, Select, case, delete, func, insert, or_, select, update
-from sqlalchemy.dialects.postgresql import insert as insert_or_skip
 
 from ..contracts import QuestionState
 from ..contracts.times import utc_now
 from ..domain.identifiers import derive_asking_ids, recover_thread
 from .backends.database import Database
+from .backends.dialect_sql import insert_or_skip
 from .backends.group_commit import Commit
 from .records import ErasureReport, PendingRequest, StoredConversation, StoredStep, to_micros
 from .row_repository import RowRepository
@@ -395,7 +395,7 @@ def _insert_people(connection: Connection, new: NewQuestion) -> None:
 def _insert_notices(connection: Connection, notices: Sequence[Task]) -> None:
     if notices:
         rows = [notice._asdict() for notice in notices]
-        connection.execute(insert_or_skip(tasks).on_conflict_do_nothing(), rows)  # a question may be looked at again
+        connection.execute(insert_or_skip(tasks), rows)  # a question may be looked at again
 
 
 def _load_people(connection: Connection, question_ids: Iterable[int]) -> Mapping[int, tuple[str, ...]]:

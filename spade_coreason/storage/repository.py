@@ -31,8 +31,6 @@ from .backends.statements import (
     OPENING_SCOPES,
     SAVE_CONVERSATION,
     SAVE_VARIABLE,
-    SQLITE_QUERIES,
-    postgres_queries,
 )
 from .doors.api_keys import KeyRepository, find_keys, withdraw_keys
 from .doors.callers import CallerRepository
@@ -275,7 +273,7 @@ class AgentRepository:
         """Load the stored data that the agent needs when it opens, all in one read."""
 
         def work(connection: Connection) -> StoredAgent:
-            queries = SQLITE_QUERIES if connection.dialect.name == "sqlite" else postgres_queries()
+            queries = self.database.backend.queries
             by_name: defaultdict[tuple[str, str], dict[str, str]] = defaultdict(dict)
             for scope, holder, name, value in connection.exec_driver_sql(queries[LOAD_SCOPES], (self.agent, *OPENING_SCOPES)):
                 by_name[scope, name][holder] = value

@@ -10,10 +10,10 @@ from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 from sqlalchemy import ColumnElement, Connection, Select, case, delete, func, insert, select, update
-from sqlalchemy.dialects.postgresql import insert as insert_or_skip
 
 from ..domain.topics import DEAD_LETTER, dead_letter_topic, derive_dead_letter_id, matches
 from .backends.database import Database
+from .backends.dialect_sql import insert_or_skip
 from .backends.group_commit import Commit
 from .backends.sequences import take_row_ids
 from .records import from_micros, to_micros
@@ -253,7 +253,7 @@ class TopicRepository:
             Task(row, self._agent, DELIVERY, key, subscriber, "", "", WAITING, "", 0, "{}", due, due, due, due)._asdict()
             for row, (subscriber, key) in zip(take_row_ids(connection, len(queues)), queues, strict=True)
         ]
-        connection.execute(insert_or_skip(tasks).on_conflict_do_nothing(), rows)
+        connection.execute(insert_or_skip(tasks), rows)
 
     def move_tasks(self, subscriber: str, now: datetime, wake_at: datetime | None = None) -> Commit[bool]:
         """Let the tasks of a subscriber wait until a time, by default until they are due."""

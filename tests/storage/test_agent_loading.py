@@ -12,9 +12,11 @@ from sqlalchemy import Connection, text
 from spade_coreason import StoreError
 from spade_coreason.storage import AgentRepository, open_database
 from spade_coreason.storage.backends.database import Database
+from spade_coreason.storage.backends.dialect_sql import has_any
 from spade_coreason.storage.backends.group_commit import StoreTimings
-from spade_coreason.storage.backends.inbox_index import INBOX_PAGE_ROWS, is_of_agent, select_inbox_rows
+from spade_coreason.storage.backends.inbox_index import INBOX_PAGE_ROWS, select_inbox_rows
 from spade_coreason.storage.records import StoredStep
+from spade_coreason.storage.schema import inbox
 from tests.support.databases import CLOSED, SAME_STANZA, SQLITE, execute, on_both_databases
 from tests.support.errors import ExpectedErrors
 from tests.support.records import open_repository
@@ -44,7 +46,7 @@ async def count_rows_read(database: Database, number: int) -> int:
     """Return how many rows PostgreSQL looks at to load an agent: those it returns, and those that it filters out."""
 
     def explain(connection: Connection) -> dict[str, object]:
-        query = select_inbox_rows(is_of_agent(agent(number))).compile(
+        query = select_inbox_rows(has_any(connection, inbox.c.agent, [agent(number)])).compile(
             dialect=connection.dialect, compile_kwargs={"literal_binds": True}
         )
         plan = connection.execute(text(f"EXPLAIN (ANALYZE, FORMAT JSON) {query}".replace(":", r"\:"))).scalar_one()

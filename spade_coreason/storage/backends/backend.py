@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -34,6 +34,8 @@ class Backend(ABC):
 
     reader_connections: int
     """The number of connections for reads."""
+    queries: Mapping[int, str]
+    """The prepared queries by their numbers in `statements`."""
     driver_errors: tuple[type[Exception], ...] = (SQLAlchemyError, OSError)
     """The errors of a connection."""
     has_memories = False

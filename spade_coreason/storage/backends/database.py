@@ -9,9 +9,10 @@ from typing import Any
 from sqlalchemy import CompoundSelect, Connection, Executable, Select
 
 from ...concurrency import RateLimiter, Semaphore
+from ..schema import inbox
 from .backend import Backend
+from .dialect_sql import has_any
 from .group_commit import Commit, T
-from .inbox_index import is_of_agent
 from .sequences import ROW_ID_BLOCK, read_next_row_id, take_row_ids
 from .stored_schema import StoredSchema
 
@@ -67,7 +68,7 @@ class Database:
         if not index.is_open(agent):
             index.open_rows[agent] = set()
             try:
-                await self.read(lambda connection: index.load(connection, is_of_agent(agent)))
+                await self.read(lambda connection: index.load(connection, has_any(connection, inbox.c.agent, [agent])))
             except BaseException:
                 index.close_agent(agent)
                 raise

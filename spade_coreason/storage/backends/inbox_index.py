@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, and_, func, select
+from sqlalchemy import ColumnElement, Connection, Select, select
 
 from .. import schema
 from ..dedup import KeyIndex
@@ -20,12 +20,6 @@ def select_inbox_rows(*conditions: ColumnElement[bool]) -> Select[Any]:
     inbox = schema.inbox.c
     query = select(inbox.id, inbox.key, inbox.agent, inbox.state, inbox.message_key).where(*conditions).order_by(inbox.id)
     return query.execution_options(yield_per=INBOX_PAGE_ROWS)
-
-
-def is_of_agent(agent: str) -> ColumnElement[bool]:
-    """Return the condition that a row of the inbox is of an agent, as the index of PostgreSQL finds it."""
-    inbox = schema.inbox.c
-    return and_(func.hashtext(inbox.agent) == func.hashtext(agent), inbox.agent == agent)
 
 
 def _select_rows_with_steps(rows: Sequence[int]) -> Select[Any]:

@@ -162,6 +162,7 @@ class PostgresBackend(Backend):
         terms: WorkerTerms | None = None,
     ) -> None:
         super().__init__(url, timings, writer_hook)
+        self.queries = postgres_queries()
         self.connections = PostgresConnections(url, durability, timings, self.writes.retry)
         self._terms = terms
         self._begin_sql = "BEGIN"
@@ -283,13 +284,12 @@ class PostgresBackend(Backend):
         return asyncio.create_task(self._run_query_generator(queries))
 
     async def _run_query_generator(self, queries: QueryGenerator[T]) -> T:
-        texts = postgres_queries()
         try:
             async with self.reader_slots, self._reader_engine.connect() as connection:
                 driver = await _driver_connection(connection)
                 query, parameters = next(queries)
                 while True:
-                    rows = await driver.fetch(texts[query], *parameters)
+                    rows = await driver.fetch(self.queries[query], *parameters)
                     try:
                         query, parameters = queries.send(rows)
                     except StopIteration as end:

@@ -187,6 +187,7 @@ class SqliteBackend(Backend):
     """A file in WAL mode. The writer is a thread; it also runs lookups, between two transactions."""
 
     driver_errors = (SQLAlchemyError, sqlite3.Error, OSError)
+    queries = SQLITE_QUERIES
     reader_connections = 2  # each is used by a thread; more threads do not read faster
 
     def __init__(self, url: URL, durability: Durability, timings: StoreTimings, writer_hook: WriterHook | None) -> None:

@@ -14,10 +14,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, Connection, delete, insert, select, text, update
-from sqlalchemy.dialects.postgresql import insert as insert_or_skip
 
 from ...contracts.times import utc_now
 from ..backends.database import Database
+from ..backends.dialect_sql import insert_or_skip
 from ..backends.sequences import take_row_ids
 from ..crashes import RunningRequests, count_crash, record_lost_worker, store_kept
 from ..schema import leases, workers
@@ -228,7 +228,7 @@ def lock_changes(connection: Connection) -> None:
 def add_agents(connection: Connection, agents: Sequence[str]) -> None:
     """Add agents that no worker has served yet. They are free."""
     values = [{"agent": agent, "reason": "new", "was_handed_over": False} for agent in agents]
-    connection.execute(insert_or_skip(leases).values(changed_at=NOW).on_conflict_do_nothing(), values)
+    connection.execute(insert_or_skip(leases).values(changed_at=NOW), values)
 
 
 def claim(connection: Connection, worker: int, agents: Collection[str], reason: str) -> list[str]:
