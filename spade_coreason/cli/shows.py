@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
@@ -166,8 +166,10 @@ def _show_topics(found: list[AgentTopics]) -> None:
 
 
 def _show_key(found: IssuedKey) -> None:
+    from ..config import KeyDoor
+
     key = found.key
-    url = _print_secret(found.secret, key.agents, ("openai", "a2a", "mcp"))
+    url = _print_secret(found.secret, key.agents, get_args(KeyDoor))
     if url:
         end = "never ends" if key.expires_at is None else f"works until {format_time(key.expires_at)}"
         print_line(f"This is the secret of the key {key.name} for {', '.join(key.agents)}. It is shown this once, and {end}.")

@@ -23,6 +23,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
             "AccessSettings",
             "AgentSettings",
             "ApprovalSettings",
+            "KeyDoor",
             "MemorySettings",
             "MetricsSettings",
             "NotificationSettings",

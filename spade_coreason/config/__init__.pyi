@@ -30,6 +30,7 @@ from .settings import (
     AccessSettings as AccessSettings,
     AgentSettings as AgentSettings,
     ApprovalSettings as ApprovalSettings,
+    KeyDoor as KeyDoor,
     MemorySettings as MemorySettings,
     MetricsSettings as MetricsSettings,
     NotificationSettings as NotificationSettings,

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType, UnionType
-from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias, TypeVar, Union, get_args, get_origin
 
 from pydantic import (
     AfterValidator,
@@ -619,6 +619,10 @@ class RoomSettings(Section):
     """The number of messages of other agents that it answers in a row. Then it is silent until a person writes."""
 
 
+KeyDoor: TypeAlias = Literal["openai", "a2a", "mcp"]
+"""A door that a key opens."""
+
+
 class AgentSettings(Section):
     """One agent: its account, its class and the arguments of its constructor."""
 
@@ -668,7 +672,7 @@ class AgentSettings(Section):
     """The chat rooms (XEP-0045) that the agent joins, such as `[{jid: room@conference.example.org}]`."""
     interceptors: tuple[ImportName, ...] = ()
     """The interceptors of this agent, as `module:attribute`. They follow those of all agents."""
-    doors: tuple[Literal["openai", "a2a", "mcp", "webhook"], ...] = ()
+    doors: tuple[Literal[KeyDoor, "webhook"], ...] = ()
     """The doors by which the agent is reached over HTTP, with a key: `[openai, a2a, mcp, webhook]`. None by default."""
 
     @model_validator(mode="before")
