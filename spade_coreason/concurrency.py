@@ -36,6 +36,14 @@ step does not return.
 """
 
 
+async def cancel_tasks(*tasks: asyncio.Future[Any] | None) -> None:
+    """Cancel tasks, and wait until they have ended. Their results and errors are dropped; None is none."""
+    begun = list(filter(None, tasks))
+    for task in begun:
+        task.cancel()
+    await asyncio.gather(*begun, return_exceptions=True)
+
+
 class Tasks:
     """The tasks of one owner. An error of one is logged, as `failure`."""
 
@@ -58,9 +66,7 @@ class Tasks:
 
     async def cancel(self) -> None:
         """Cancel what runs, and wait for that."""
-        for task in self._tasks:
-            task.cancel()
-        await self.wait()
+        await cancel_tasks(*self._tasks)
 
     async def wait(self) -> None:
         """Wait until what runs has ended."""

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from ..concurrency import Tasks
+from ..concurrency import Tasks, cancel_tasks
 from ..config import AgentSettings, Settings
 from ..contracts import AgentDefinition
 from ..domain.jid import bare_jid, jid_domain
@@ -203,9 +203,7 @@ class HostedAgents:
 
     async def stop(self, grace_s: float) -> None:
         """Stop all agents, once their running turns have ended, or after `grace_s` seconds."""
-        for task in self.starts.values():
-            task.cancel()
-        await asyncio.gather(*self.starts.values(), return_exceptions=True)
+        await cancel_tasks(*self.starts.values())
         stops = (host.stop(grace_s) for host in self.hosts.values())
         for problem in await asyncio.gather(*stops, return_exceptions=True):
             if isinstance(problem, BaseException):  # the other agents are stopped nevertheless

@@ -26,6 +26,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn import Config
 from uvicorn.server import ServerState
 
+from ..concurrency import cancel_tasks
 from ..config import WebLimits, WebSettings
 from ..exceptions import ServerError, StoreError
 from .addresses import Proxies
@@ -150,9 +151,7 @@ class WebServer:
     async def close(self) -> None:
         """Close the server, and within a few seconds all connections."""
         self.begin_stop()
-        for task in (*self._accepts, *self._handshakes):
-            task.cancel()
-        await asyncio.gather(*self._accepts, *self._handshakes, return_exceptions=True)
+        await cancel_tasks(*self._accepts, *self._handshakes)
         for listener in self._listeners:
             listener.close()
         for protocol in self._protocols():
@@ -164,10 +163,7 @@ class WebServer:
         for protocol in self._protocols():
             protocol.abort()
         await asyncio.sleep(0)  # the protocols hear of it
-        tasks = list(self._state.tasks)
-        for request in tasks:
-            request.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_tasks(*self._state.tasks)
         for door in self._doors:
             if door.close is not None:
                 await door.close()

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
+from ..concurrency import cancel_tasks
 from ..contracts import MemoryConfig, MemoryStrategy
 from ..domain.history import RecentTurns, StoredTurn, parse_interactions, turn_text
 from ..domain.memory_strategies import turns_to_compact, window_bounds
@@ -151,11 +152,11 @@ class HistoryWindows:
 
     async def cancel_for_owner(self, owner: str) -> None:
         """Cancel the compaction of all conversations of an owner, before data of theirs is deleted."""
-        await self._cancel_tasks([job.task for job in self._jobs.values() if job.owner == owner])
+        await cancel_tasks(*(job.task for job in self._jobs.values() if job.owner == owner))
 
     async def cancel_for_conversation(self, conversation_id: str) -> None:
         """Cancel the compaction of a conversation, before data of it is deleted."""
-        await self._cancel_tasks([job.task for name, job in self._jobs.items() if name == conversation_id])
+        await cancel_tasks(*(job.task for name, job in self._jobs.items() if name == conversation_id))
 
     @asynccontextmanager
     async def hold(self, conversation_id: str) -> AsyncIterator[None]:
@@ -174,13 +175,8 @@ class HistoryWindows:
 
     async def close(self) -> None:
         """Cancel all compactions and close the summariser. The next turn of a conversation starts its compaction again."""
-        await self._cancel_tasks([job.task for job in self._jobs.values()])
+        await cancel_tasks(*(job.task for job in self._jobs.values()))
         await self._summariser.close()
-
-    async def _cancel_tasks(self, tasks: list[asyncio.Task[None]]) -> None:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
     def _turns_to_compact(self, active: ActiveConversation) -> range:
         return turns_to_compact(self.policy, active.record.turns, self.compaction_state(active.variables).through)

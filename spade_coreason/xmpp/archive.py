@@ -18,7 +18,7 @@ from xml.etree.ElementTree import Element
 
 from slixmpp.exceptions import IqError, XMPPError
 
-from ..concurrency import Timer
+from ..concurrency import Timer, cancel_tasks
 from ..contracts.times import utc_now
 from ..domain.jid import bare_jid
 from ..exceptions import StoreError
@@ -122,10 +122,7 @@ class Archive:
 
     async def close(self) -> None:
         """Stop reading and store the position."""
-        task = self._task
-        if task is not None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+        await cancel_tasks(self._task)
         self.pause()
 
     def collect(self, message: Element) -> bool:

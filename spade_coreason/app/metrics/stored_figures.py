@@ -8,6 +8,7 @@ import time
 from concurrent.futures import CancelledError
 from contextlib import suppress
 
+from ...concurrency import cancel_tasks
 from ...exceptions import StoreError
 from ...storage import CountsByState, Database, count_stored
 
@@ -57,9 +58,7 @@ class StoredFigures:
 
     async def close(self) -> None:
         """End a count that runs."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await cancel_tasks(self._task)
 
     async def _refresh(self) -> None:
         if (asked_at_s := self._asked_at_s) is not None:

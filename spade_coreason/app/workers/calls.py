@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol, cast, get_type_hints
 
 from pydantic import ValidationError
 
-from ...concurrency import Tasks
+from ...concurrency import Tasks, cancel_tasks
 from ...contracts import QuestionState
 from ...domain.quotas import QuotaUsage
 from ...exceptions import CoReasonError, StoreError
@@ -166,10 +166,7 @@ class WorkerCalls:
 
     async def close(self) -> None:
         """Cancel all calls."""
-        tasks = [self._task, *self._serving.values()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, self._undoing.stop(), return_exceptions=True)
+        await asyncio.gather(cancel_tasks(self._task, *self._serving.values()), self._undoing.stop(), return_exceptions=True)
 
     # The side of the caller
 

@@ -17,6 +17,7 @@ from uuid import UUID
 
 from pydantic_core import from_json, to_json
 
+from ...concurrency import cancel_tasks
 from ...contracts import AgentDefinition, AgentRequest
 from ...doors import (
     NOT_STORED,
@@ -154,11 +155,7 @@ class RemoteDoorAgents:
         tasks = [task for _, _, task in self._outgoing.values()]
         if tasks:
             await asyncio.wait(tasks, timeout=_END_S)
-        if self._saving is not None:
-            tasks.append(self._saving)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_tasks(self._saving, *tasks)
         await self.mailbox.close()
 
     # What is known of the agents of other workers

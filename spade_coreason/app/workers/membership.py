@@ -9,6 +9,7 @@ import select
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import AsyncExitStack
 
+from ...concurrency import cancel_tasks
 from ...config import Settings
 from ...domain.jid import bare_jid, jid_domain
 from ...exceptions import ConfigError, LeaseLostError, StoreError
@@ -182,9 +183,7 @@ class Membership:
         """Serve an agent no more, once its running turns have ended. Return the rows of the requests that were cut off."""
         # What is asked from now on waits for the next worker.
         self._hosted.door_agents.remove(agent, RemoteAgentBackend(self.remote_agents, agent))
-        start = self._hosted.starts.pop(agent)
-        start.cancel()
-        await asyncio.gather(start, return_exceptions=True)
+        await cancel_tasks(self._hosted.starts.pop(agent))
         cut_off: set[int] = set()
         if (host := self._hosted.hosts.get(agent)) is not None:
             grace_s = self._settings.limits.grace_s

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from ...concurrency import Tasks
+from ...concurrency import Tasks, cancel_tasks
 from ...domain.environment.private_files import replace_file
 from ...exceptions import StoreError
 from ...storage import Leases, LeaseState, RunningRequests
@@ -142,9 +142,7 @@ class Workforce:
     async def leave(self) -> None:
         """Give all agents back, one by one, and take none any more. If the database is away, until the lease has ended."""
         self._is_leaving = True
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await cancel_tasks(self._task)
         known = {*self._serving.list_agents(), *self._leaving_agents}
         not_begun: list[str] = []
         """The agents that it has taken and does not serve: the stop came between."""

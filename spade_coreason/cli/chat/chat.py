@@ -10,7 +10,7 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from ...concurrency import DaemonThreads
+from ...concurrency import DaemonThreads, cancel_tasks
 from ...contracts import AgentRequest
 from ...domain.jid import local_part
 from ...domain.texts.terminal_text import clean_running_text, escape_label
@@ -135,8 +135,7 @@ class Chat:
             await self._run_prompt()
         finally:
             signal.signal(signal.SIGINT, before)
-            loading.cancel()
-            await asyncio.gather(loading, return_exceptions=True)
+            await cancel_tasks(loading)
 
     async def _load_commands(self) -> None:
         """Ask the agents for their commands. Tab completes none for an agent that does not answer."""
@@ -185,9 +184,7 @@ class Chat:
                 task.result()
         finally:
             signal.signal(signal.SIGINT, before)
-            if not task.done():
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
+            await cancel_tasks(task)
 
     async def _show_answer(self, text: str) -> None:
         jid, request = self._roster.jid, _build_request(text)

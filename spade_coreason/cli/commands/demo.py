@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ...concurrency import cancel_tasks
 from ...exceptions import ConfigError, ServerError
 from ..account import data_option
 from ..context import define_command as define
@@ -106,9 +107,7 @@ async def _run_while_server_lives(platform: Platform, work: Coroutine[Any, Any, 
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_tasks(*tasks)
     if chat not in done:
         raise ServerError(f"the {platform.server_description.partition(',')[0]} server ended; start the demo again")
     chat.result()

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ...concurrency import cancel_tasks
 from ...domain.forms.adhoc import Action, CommandCall, CommandForm, CommandProblem, CommandStage
 from ...domain.forms.commands import CONFIRMED, Command, CommandResult, FormStep
 from ...domain.forms.fields import CONVERSATION_FIELD, Choice, Field, FieldError, FieldValue
@@ -124,9 +125,7 @@ class AdHocSessions:
 
     async def close(self) -> None:
         """Cancel the commands that still run."""
-        for task in self._running:
-            task.cancel()
-        await asyncio.gather(*self._running, return_exceptions=True)
+        await cancel_tasks(*self._running)
 
     async def _start(self, call: CommandCall, owner: str) -> CommandStage | CommandProblem:
         command = next((known for known in self._executor.commands.available_to(owner) if known.node == call.node), None)

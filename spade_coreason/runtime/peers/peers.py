@@ -15,6 +15,7 @@ from uuid import UUID, uuid4
 
 from pydantic_core import to_json
 
+from ...concurrency import cancel_tasks
 from ...contracts import AgentRequest
 from ...domain.access import TrustedAgents
 from ...domain.callers import CALLER_IS_NO_AGENT, HIDDEN_PERSON, is_caller
@@ -309,9 +310,7 @@ class Peers:
                             self._sender.send([self._sender.encode_retraction(failure.jid, failure.request_id)])
                     return answer
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await cancel_tasks(*tasks)
         waiting = [failure for failure in failures if isinstance(failure, PeerParkedError)]
         raised = (waiting or failures)[-1]
         for failure in failures:

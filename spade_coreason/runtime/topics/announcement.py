@@ -7,6 +7,7 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
+from ...concurrency import cancel_tasks
 from ...exceptions import PeerError, StoreError
 from ...storage import AgentRepository, StoredAgent
 from ..peers.peers import Peers
@@ -67,10 +68,8 @@ class SubscriptionAnnouncement:
 
     async def close(self) -> None:
         """End the task."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-            self._task = None
+        await cancel_tasks(self._task)
+        self._task = None
 
     async def _announce(self) -> None:
         try:

@@ -12,6 +12,8 @@ from contextlib import suppress
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
+from ...concurrency import cancel_tasks
+
 if TYPE_CHECKING:
     from ..backends.postgres_connections import PostgresConnections
 
@@ -67,9 +69,7 @@ class WorkerMailbox:
 
     async def close(self) -> None:
         """End it."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await cancel_tasks(self._task)
 
     @property
     def is_open(self) -> bool:

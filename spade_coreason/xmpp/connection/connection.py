@@ -14,7 +14,7 @@ from xml.etree.ElementTree import Element
 from slixmpp import JID, Iq, Presence
 from slixmpp.exceptions import IqError, IqTimeout
 
-from ...concurrency import Timer
+from ...concurrency import Timer, cancel_tasks
 from ...contracts.times import utc_now
 from ...domain.jid import bare_jid, jid_domain
 from ...exceptions import ConnectError, LoginError
@@ -225,9 +225,7 @@ class Connection:
 
     async def _end(self) -> None:
         self._is_closing = True
-        if self._supervisor is not None:
-            self._supervisor.cancel()
-            await asyncio.gather(self._supervisor, return_exceptions=True)
+        await cancel_tasks(self._supervisor)
         self._keepalive.stop()
         self.client.stream_management.send_unrequested_ack()
         self._renewal.cancel()
@@ -237,10 +235,7 @@ class Connection:
         self.client.drop()
         self.send_queue.end_session()
         self.state = "offline"
-        filters = self.client._run_out_filters  # a task that slixmpp does not end
-        if filters is not None:
-            filters.cancel()
-            await asyncio.gather(filters, return_exceptions=True)
+        await cancel_tasks(self.client._run_out_filters)  # slixmpp does not end it
 
     def cut(self, reason: str) -> None:
         """Cut the connection as `drop` does, and reconnect as soon as the endpoint allows it."""
