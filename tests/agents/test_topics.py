@@ -694,7 +694,7 @@ def test_a_function_that_cannot_be_a_handler_is_an_error() -> None:
         subscribe("news/#/x")
     with pytest.raises(TypeError, match="async def"):
         subscribe("news")(lambda request, session, response: None)  # type: ignore[type-var]  # a mistake
-    with pytest.raises(TypeError, match="the handler takes"):
+    with pytest.raises(TypeError, match="the method takes"):
 
         @subscribe("news")
         async def short(request: AgentRequest) -> None: ...

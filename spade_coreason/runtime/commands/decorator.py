@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 from ...domain.forms.commands import Audience
 from ...domain.forms.fields import CONVERSATION_FIELD, Choice, Field, FieldKind
 from ...domain.texts.approval_mark import quote_forgeries
+from ..marks import find_marked
 
 Method = TypeVar("Method", bound=Callable[..., Awaitable[str | None]])
 
@@ -57,12 +58,10 @@ def command(name: str, description: str, audience: Audience = "everybody", /, **
 
 def commands_of(agent: object) -> list[AgentCommand]:
     """Return the commands that the class of an agent adds, sorted by name."""
-    found = []
-    members = {name: value for base in reversed(type(agent).__mro__) for name, value in vars(base).items()}
-    for attribute, value in members.items():
-        if (marked := getattr(value, _MARK, None)) is not None:
-            name, description, fields, audience = marked
-            found.append(AgentCommand(name, description, fields, getattr(agent, attribute), audience))
+    found = [
+        AgentCommand(name, description, fields, run, audience)
+        for _, (name, description, fields, audience), run in find_marked(agent, _MARK)
+    ]
     return sorted(found, key=lambda agent_command: agent_command.name)
 
 

@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar, cast
+from typing import Any
 
 from ...contracts import Missed
 from ...domain.initiative.schedules import CronTimes
-from ..function_agent import FunctionAgent
-
-Handler = TypeVar("Handler", bound=Callable[..., Awaitable[None]])
+from ..marks import Handler, check_handler, find_marked
 
 _MARK = "__spade_coreason_every__"
-_PARAMETERS = 3  # request, session, response
 
 
 @dataclass(frozen=True, slots=True)
 class EveryMark:
-    """The times of one method. Without a zone it is that of the agent (`notifications.zone`).
-
-    `name` is the name of the method, if it is not that of the marked one.
-    """
+    """The times of one method. Without a zone it is that of the agent (`notifications.zone`)."""
 
     cron: str
     zone: str | None
     missed: Missed
-    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +51,7 @@ def every(cron: str, /, *, zone: str | None = None, missed: Missed = "once") -> 
         raise ValueError(f'@every("{cron}"): missed must be "once" or "skip", not {missed!r}')
 
     def decorate(handler: Handler) -> Handler:
-        if isinstance(handler, FunctionAgent):
-            raise TypeError(f'@every("{cron}"): write it below @agent')
-        if not inspect.iscoroutinefunction(cast(object, handler)):
-            raise TypeError(f'@every("{cron}"): write the method with `async def`')
-        if len(inspect.signature(handler).parameters) < _PARAMETERS:
-            raise TypeError(f'@every("{cron}"): the method takes (self, request, session, response)')
+        check_handler(f'@every("{cron}")', handler)
         setattr(handler, _MARK, EveryMark(cron, zone, missed))
         return handler
 
@@ -73,12 +60,4 @@ def every(cron: str, /, *, zone: str | None = None, missed: Missed = "once") -> 
 
 def every_of(agent: object) -> list[EveryHandler]:
     """Return the methods of an agent that run at times, in the order of definition; those of base classes come first."""
-    if isinstance(agent, FunctionAgent):
-        mark = getattr(agent.function, _MARK, None)
-        return [] if mark is None else [EveryHandler(agent.function.__name__, mark, agent.assist)]
-    members = {name: value for base in reversed(type(agent).__mro__) for name, value in vars(base).items()}
-    return [
-        EveryHandler(mark.name or name, mark, getattr(agent, name))
-        for name, value in members.items()
-        if (mark := getattr(value, _MARK, None)) is not None
-    ]
+    return [EveryHandler(*found) for found in find_marked(agent, _MARK)]

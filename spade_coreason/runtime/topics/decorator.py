@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar, cast
+from typing import Any
 
 from ...domain.topics import check_pattern
-from ..function_agent import FunctionAgent
-
-Handler = TypeVar("Handler", bound=Callable[..., Awaitable[None]])
+from ..marks import Handler, check_handler, find_marked
 
 _MARK = "__spade_coreason_subscriptions__"
-_PARAMETERS = 3  # request, session, response
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +35,7 @@ def subscribe(pattern: str, /) -> Callable[[Handler], Handler]:
     checked = check_pattern(pattern)
 
     def decorate(handler: Handler) -> Handler:
-        if isinstance(handler, FunctionAgent):
-            raise TypeError(f'@subscribe("{pattern}"): write it below @agent')
-        if not inspect.iscoroutinefunction(cast(object, handler)):
-            raise TypeError(f'@subscribe("{pattern}"): write the handler with `async def`')
-        if len(inspect.signature(handler).parameters) < _PARAMETERS:
-            raise TypeError(f'@subscribe("{pattern}"): the handler takes (self, request, session, response)')
+        check_handler(f'@subscribe("{pattern}")', handler)
         # Decorators run from the last to the first.
         setattr(handler, _MARK, (checked, *getattr(handler, _MARK, ())))
         return handler
@@ -54,9 +45,4 @@ def subscribe(pattern: str, /) -> Callable[[Handler], Handler]:
 
 def subscriptions_of(agent: object) -> list[Subscription]:
     """Return the subscriptions of an agent, in the order of definition; those of base classes come first."""
-    if isinstance(agent, FunctionAgent):
-        return [Subscription(pattern, agent.assist) for pattern in getattr(agent.function, _MARK, ())]
-    members = {name: value for base in reversed(type(agent).__mro__) for name, value in vars(base).items()}
-    return [
-        Subscription(pattern, getattr(agent, name)) for name, value in members.items() for pattern in getattr(value, _MARK, ())
-    ]
+    return [Subscription(pattern, handle) for _, patterns, handle in find_marked(agent, _MARK) for pattern in patterns]
