@@ -10,7 +10,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from playwright.sync_api import FilePayload, Route, expect
+from playwright.sync_api import FilePayload, Page, Route, expect
 
 from tests.support.browser import People, find_turns, hide, list_notifications, open_conversation, wait_for, write
 from tests.support.page_agents import FIRST_WORDS, LAST_WORDS
@@ -33,6 +33,12 @@ def make_picture(width: int, height: int) -> bytes:
 
     head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+
+
+def note(page: Page, text: str) -> None:
+    """Tell the agent `notes` something, and wait for its answer."""
+    write(page, text)
+    expect(find_turns(page).last.locator(".it")).to_contain_text("I'll remember")
 
 
 @on_all_servers
@@ -319,12 +325,10 @@ def test_the_reply_of_a_command_is_shown_in_a_conversation_without_a_turn(platfo
 def test_the_reply_of_a_command_is_there_after_a_restart_of_the_platform(platform: PagePlatform, people: People) -> None:
     carol = people.log_in("carol")
     open_conversation(carol, platform, "notes")
-    write(carol, "a note")
-    expect(find_turns(carol).locator(".it")).to_contain_text("I'll remember")
+    note(carol, "a note")
     write(carol, "/status")
     expect(find_turns(carol).last.locator(".it")).to_contain_text("This conversation is active")
-    write(carol, "another note")
-    expect(find_turns(carol).last.locator(".it")).to_contain_text("I'll remember")
+    note(carol, "another note")
     platform.kill()
     platform.start()
     carol.reload()
@@ -359,8 +363,7 @@ def test_search_finds_a_conversation_by_a_word_of_an_answer(platform: PagePlatfo
 def test_forget_me_asks_and_then_all_is_gone_at_this_agent(platform: PagePlatform, people: People) -> None:
     carol = people.log_in("carol")
     open_conversation(carol, platform, "notes")
-    write(carol, "my code is 4711")
-    expect(find_turns(carol).locator(".it")).to_contain_text("I'll remember")
+    note(carol, "my code is 4711")
     write(carol, "/forget me")
     expect(find_turns(carol).last.locator(".it")).to_contain_text("This deletes all your conversations with me")
     write(carol, "/forget me yes")
@@ -370,8 +373,7 @@ def test_forget_me_asks_and_then_all_is_gone_at_this_agent(platform: PagePlatfor
     open_conversation(carol, platform, "notes")
     write(carol, "what is my code?")
     expect(find_turns(carol).last.locator(".it")).to_contain_text("I don't know")
-    write(carol, "the key is under the mat")
-    expect(find_turns(carol).last.locator(".it")).to_contain_text("I'll remember")
+    note(carol, "the key is under the mat")
     carol.reload()
     write(carol, "where is the key?")
     expect(find_turns(carol).last.locator(".it")).to_contain_text("under the mat")
@@ -414,8 +416,7 @@ def test_an_agent_goes_from_the_open_page_of_a_person_who_is_taken_from_its_acce
     expect(agents).to_have_text(["notes", "refunds", "writer"])
     expect(carol.locator("#log")).not_to_contain_text("before")
     open_conversation(carol, platform, "notes")
-    write(carol, "the key is under the mat")
-    expect(find_turns(carol).locator(".it")).to_contain_text("I'll remember")
+    note(carol, "the key is under the mat")
     write(felix, "after")
     expect(find_turns(felix).locator(".it")).to_have_text(["before", "after"])
     expect(felix.locator("#agents a")).to_have_count(4)
@@ -520,8 +521,7 @@ def test_a_new_conversation_is_there_after_a_reload_beside_the_first(platform: P
 def test_conversations_that_are_not_open_count_what_is_new(platform: PagePlatform, people: People) -> None:
     guest = people.log_in("")
     open_conversation(guest, platform, "notes")
-    write(guest, "the first one")
-    expect(find_turns(guest).locator(".it")).to_contain_text("I'll remember")
+    note(guest, "the first one")
     open_conversation(guest, platform, "echo")
     notes = guest.locator("#conversations a", has_text="the first one")
     expect(notes.locator("b")).to_have_count(0)

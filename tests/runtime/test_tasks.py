@@ -34,7 +34,7 @@ from spade_coreason.storage.backends.database import Database
 from spade_coreason.storage.backends.statements import UPDATE_TASK
 from spade_coreason.testing import Policy, RunnerTimings
 from tests.support.clock import Clock
-from tests.support.databases import SQLITE, on_both_databases, open_without_sync
+from tests.support.databases import expect_failing_database, on_both_databases, open_without_sync
 from tests.support.errors import ExpectedErrors
 from tests.support.failing_rows import FailingRows
 from tests.support.records import AGENT, ALICE, BOB, open_repository
@@ -109,9 +109,7 @@ async def test_after_a_failed_commit_the_handler_runs_again_and_no_commit_is_awa
 async def test_what_a_handler_returns_is_stored_again_until_it_is_durable_and_the_handler_does_not_run_again(
     database_url: str, expected_errors: ExpectedErrors
 ) -> None:
-    expected_errors("cannot store a schedule")
-    if not database_url.startswith(SQLITE):
-        expected_errors("retrying every 5 s")
+    expect_failing_database(expected_errors, database_url, "cannot store a schedule")
     failing = FailingRows(UPDATE_TASK, 2)
     database = await open_without_sync(database_url, failing)
     bench = Bench(database, lambda task: task.moved(datetime.now(UTC), SUSPENDED, "done"))
@@ -377,9 +375,7 @@ async def test_a_bounce_is_stored_before_the_stream_is_acknowledged_and_a_late_a
 async def test_a_bounce_while_the_database_does_not_take_the_acknowledgement_counts(
     database_url: str, expected_errors: ExpectedErrors
 ) -> None:
-    expected_errors("cannot store a notification")
-    if not database_url.startswith(SQLITE):
-        expected_errors("retrying every 5 s")
+    expect_failing_database(expected_errors, database_url, "cannot store a notification")
     failing = FailingRows(UPDATE_TASK, 1)
     async with RunnerHarness(database_url, policy=QUICK) as harness:
         ident = await notify(harness)

@@ -17,6 +17,7 @@ from spade_coreason.domain.duplicates import Evidence
 from spade_coreason.storage import open_database
 from spade_coreason.storage.backends.database import Database
 from spade_coreason.storage.backends.group_commit import WriterHook
+from tests.support.errors import ExpectedErrors
 
 SQLITE = "sqlite+aiosqlite:///"
 TABLES = ("conversations", "interactions", "variables", "inbox")
@@ -67,6 +68,11 @@ class WriterGate:
 async def open_without_sync(url: str, writer_hook: WriterHook | None = None) -> Database:
     """Open the database at a URL, without syncs."""
     return await open_database(url, "off", writer_hook=writer_hook)
+
+
+def expect_failing_database(expected_errors: ExpectedErrors, url: str, *texts: str) -> None:
+    """Expect the errors of a database that fails. On PostgreSQL the platform also logs that it tries again."""
+    expected_errors(*texts, *(() if url.startswith(SQLITE) else ("retrying every 5 s",)))
 
 
 def read_rows(url: str, table: str) -> list[dict[str, Any]]:

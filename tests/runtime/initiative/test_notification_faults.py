@@ -15,7 +15,7 @@ from spade_coreason.runtime.initiative.notifications import dump_blocks
 from spade_coreason.storage import Task
 from spade_coreason.storage.backends.statements import ADD_INTERACTION, UPDATE_TASK
 from spade_coreason.testing import Policy, RunnerTimings
-from tests.support.databases import SQLITE, read_rows
+from tests.support.databases import expect_failing_database, read_rows
 from tests.support.errors import ExpectedErrors
 from tests.support.failing_rows import FailingRows
 from tests.support.records import ALICE, BOB
@@ -150,9 +150,7 @@ async def test_a_state_that_is_being_stored_is_not_read_as_due(database_url: str
 async def test_a_database_that_fails_delays_a_notification_and_leaves_no_gap(
     database_url: str, expected_errors: ExpectedErrors
 ) -> None:
-    expected_errors("cannot store a notification")
-    if not database_url.startswith(SQLITE):
-        expected_errors("retrying every 5 s")
+    expect_failing_database(expected_errors, database_url, "cannot store a notification")
     failing = FailingRows(ADD_INTERACTION, 2)
     async with RunnerHarness(database_url, policy=QUICK) as harness:
         await harness.receive_and_wait("before")
@@ -169,9 +167,7 @@ async def test_a_database_that_fails_delays_a_notification_and_leaves_no_gap(
 async def test_a_database_that_fails_after_the_acknowledgement_sends_nothing_twice(
     database_url: str, expected_errors: ExpectedErrors
 ) -> None:
-    expected_errors("cannot store a notification")
-    if not database_url.startswith(SQLITE):
-        expected_errors("retrying every 5 s")
+    expect_failing_database(expected_errors, database_url, "cannot store a notification")
     failing = FailingRows(UPDATE_TASK, 1)
     async with RunnerHarness(database_url, policy=QUICK) as harness:
         ident = await notify(harness, "hello")
