@@ -49,9 +49,9 @@ class Notification:
     """The number of times that it was sent."""
     created_at: datetime
     due_at: datetime
-    """When it is sent, while it waits."""
+    """The time at which it is sent, while it waits."""
     changed_at: datetime
-    """When it came into its state."""
+    """The time at which it came into its state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,4 +79,4 @@ class Schedule:
     """One line: why it is suspended, and what to do."""
     created_at: datetime
     due_at: datetime
-    """When it is due next."""
+    """The time at which it is due next."""

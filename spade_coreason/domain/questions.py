@@ -70,7 +70,7 @@ class ApprovalPolicy:
     per_requester: int = 5
     """The open questions of one requester that a person is asked at once while others ask too."""
     refusal: str = ""
-    """Why approvals are refused here; "" if they are not."""
+    """The reason why approvals are refused here; "" if they are not."""
     page: str = ""
     """The address of the page in the browser if they are decided only there, because senders can be forged; else ""."""
 

@@ -34,7 +34,7 @@ class LoadedPictures:
     shown: Mapping[UUID | None, Mapping[str, str]] = field(default_factory=lambda: MappingProxyType({}), repr=False)
     """The shown ones as data URLs (RFC 2397) by link, for each turn by its id; for the request by None."""
     problems: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    """Why others of the request are not shown, by link."""
+    """The reasons why others of the request are not shown, by link."""
     notices: Sequence[str] = ()
     """Lines for the person about those, translated."""
 

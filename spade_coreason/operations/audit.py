@@ -59,7 +59,7 @@ def _of_entry(name: str) -> tuple[str, Callable[[TrailEntry], object]]:
 
 
 class ListEntries(OfAgents):
-    """Which entries. `limit` counts those of each trail, the newest. The agent "platform" has the trail of the platform."""
+    """A choice of entries. `limit` counts the newest of each trail. The agent "platform" has the trail of the platform."""
 
     person: Annotated[str | None, About("Show only entries about this person.", "JID")] = None
     action: Annotated[str | None, About("Show only entries of this action, by its whole name, such as agents.pause.")] = None
@@ -124,7 +124,7 @@ async def _find_entries(trail: AuditTrail, wanted: ListEntries) -> list[AuditRec
 
 
 class VerifyTrails(OfAgents):
-    """Which trails, and a hash from an earlier verification that the trail must still contain."""
+    """A choice of trails, and a hash from an earlier verification that the trail must still contain."""
 
     through: Annotated[
         str | None, About("A hash from an earlier verification, which the trail must still contain.", "HASH")

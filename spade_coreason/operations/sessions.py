@@ -107,7 +107,7 @@ def format_conversation(session: SessionSummary, *, is_own: bool) -> str:
 
 
 class ListSessions(Page):
-    """Which sessions."""
+    """A choice of sessions."""
 
     state: Annotated[ListedState | None, About("Only those in this state.")] = None
 

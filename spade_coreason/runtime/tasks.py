@@ -69,7 +69,7 @@ class RunningTask:
         self.commit: Commit[bool] | None = None
         """The write of that row."""
         self.wakes_at: int | None = None
-        """When the clock has to look at it again, once its end is stored."""
+        """The time at which the clock has to look at it again, once its end is stored."""
         self.job: asyncio.Task[Next] | None = None
         """The work of a handler that is a coroutine."""
 

@@ -609,7 +609,7 @@ class Task(NamedTuple):
 
     @property
     def due(self) -> datetime:
-        """When it is due."""
+        """The time at which it is due."""
         return from_micros(self.due_at)
 
     def moved(
@@ -721,7 +721,7 @@ class StoredQuestion(NamedTuple):
     expires_at: Time
     changed_at: Time
     shown_at: Time | None = None
-    """When it was handed to the stream or to the client of a door; None before."""
+    """The time at which it was handed to the stream or to the client of a door; None before."""
     approvers: str | None = None
     """The group that may decide an approval; None for the one that is configured."""
 
@@ -1041,7 +1041,7 @@ workers = _table("workers", WorkerRow, _PLATFORM, defaults={"is_leaving": false(
 
 
 class LeaseRow(NamedTuple):
-    """Which worker serves an agent; NULL if it is free.
+    """The worker that serves an agent; NULL if it is free.
 
     `reason` is that of the last change, at `changed_at`. `was_handed_over` if its last worker gave it back, and did not die.
     `lost_worker` is the name of the worker from which it was last taken over, with the time and the reason. `card` is what

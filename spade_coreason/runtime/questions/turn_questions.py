@@ -57,7 +57,7 @@ class ApprovalDecision(NamedTuple):
     person: str
     reason: str = ""
     refusal: str = ""
-    """Why no one was asked; "" if people were."""
+    """The reason why no one was asked; "" if people were."""
 
 
 class TurnQuestions:

@@ -58,7 +58,7 @@ class StoredFile(NamedTuple):
     type: str
     size: int
     created_at: int
-    """When it was sent, in microseconds."""
+    """The time at which it was sent, in microseconds."""
 
 
 _FILE_COLUMNS = [door_files.c[name] for name in StoredFile._fields]
