@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection
-from typing import TYPE_CHECKING
 
+from .. import doors
 from ..config import Settings, WebSettings
 from ..domain.channel_kinds import PAGE_CHANNEL
-
-if TYPE_CHECKING:
-    from ..doors import DoorAgents, DoorRoutes, FindCaller, WebhookRing, WebServer
 
 
 def find_used_doors(settings: Settings) -> tuple[str, ...]:
@@ -19,38 +16,24 @@ def find_used_doors(settings: Settings) -> tuple[str, ...]:
 
 def build_web_server(
     settings: WebSettings,
-    find_caller: FindCaller,
+    find_caller: doors.FindCaller,
     find_problem: Callable[[], Awaitable[str | None]],
-    agents: DoorAgents,
-    webhooks: WebhookRing,
+    agents: doors.DoorAgents,
+    webhooks: doors.WebhookRing,
     used: Collection[str],
-) -> WebServer:
+) -> doors.WebServer:
     """Build the server, with the doors that are `used`. Its libraries, of the extra `web`, are imported here and not before."""
-    from ..doors import WebServer
-
-    routes: list[DoorRoutes] = []
+    url, routes = settings.public_url, list[doors.DoorRoutes]()
     if "openai" in used:
-        from ..doors import make_openai_routes
-
-        routes.append(make_openai_routes(agents, settings.public_url, settings.openai.system_prompt))
+        routes.append(doors.make_openai_routes(agents, url, settings.openai.system_prompt))
     if not {"openai", "a2a", PAGE_CHANNEL}.isdisjoint(used):
-        from ..doors import make_file_routes
-
-        routes.append(make_file_routes(agents))
+        routes.append(doors.make_file_routes(agents))
     if "webhook" in used:
-        from ..doors import make_webhook_routes
-
-        routes.append(make_webhook_routes(agents, webhooks, settings.public_url))
+        routes.append(doors.make_webhook_routes(agents, webhooks, url))
     if "a2a" in used:
-        from ..doors import make_a2a_routes
-
-        routes.append(make_a2a_routes(agents, settings.public_url))
+        routes.append(doors.make_a2a_routes(agents, url))
     if "mcp" in used:
-        from ..doors import make_mcp_routes
-
-        routes.append(make_mcp_routes(agents))
+        routes.append(doors.make_mcp_routes(agents))
     if settings.page:
-        from ..doors import make_page_routes
-
-        routes.append(make_page_routes(agents, settings, settings.page))
-    return WebServer(settings, find_caller, find_problem, routes)
+        routes.append(doors.make_page_routes(agents, settings, settings.page))
+    return doors.WebServer(settings, find_caller, find_problem, routes)
