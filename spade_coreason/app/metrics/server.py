@@ -55,15 +55,12 @@ class MetricsServer:
     async def close(self) -> None:
         """Listen no more."""
         if self._server is not None:
-            await asyncio.to_thread(self._server.shutdown)
-            self._server.server_close()
+            await _stop(self._server)
 
 
 async def check_metrics_address(settings: MetricsSettings) -> None:
     """Raise ServerError if the metrics could not be served at their address now."""
-    server = await asyncio.to_thread(_listen, settings, CollectorRegistry())
-    await asyncio.to_thread(server.shutdown)
-    server.server_close()
+    await _stop(await asyncio.to_thread(_listen, settings, CollectorRegistry()))
 
 
 class _Handler(WSGIRequestHandler):
@@ -124,3 +121,11 @@ def _listen(settings: MetricsSettings, registry: CollectorRegistry) -> WSGIServe
     names = {*LOOPBACK_NAMES, split_host(settings.listen)[0], *settings.hosts} if is_checked else ()
     server.RequestHandlerClass = type("_NamedHandler", (_Handler,), {"names": names})
     return server
+
+
+async def _stop(server: WSGIServer) -> None:
+    """End the thread of a server, and close its socket."""
+    with suppress(OSError):
+        server.socket.shutdown(socket.SHUT_RDWR)  # it wakes the thread, which looks only twice a second whether it should end
+    await asyncio.to_thread(server.shutdown)
+    server.server_close()

@@ -22,11 +22,14 @@ from xml.etree.ElementTree import Element, SubElement, tostring
 
 if __name__ == "__main__":
     gc.disable()  # imports leave no garbage
-    # pyjabber's HTTP server is not used, and the certificate exists. They take a third of the start, and leave a directory.
+    # pyjabber's HTTP server is not used, the certificate exists, and a database in memory has no migrations. They take half of
+    # the start, and leave a directory.
     _unused, _functions = ModuleType("unused"), ("HttpServer", "UploadHttpServer", "get_aiohttp_webapp", "api_adminpage_app")
-    vars(_unused).update(dict.fromkeys((*_functions, "check_hostname_cert_exists"), lambda *_: _unused))
+    vars(_unused).update(dict.fromkeys((*_functions, "check_hostname_cert_exists", "command", "Config"), lambda *_: _unused))
     for _name in ("http_server", "webpage.adminPage", "plugins.xep_0363.upload_server", "network.CertGenerator"):
         sys.modules[f"pyjabber.{_name}"] = _unused
+    for _name in ("alembic", "alembic.config"):
+        sys.modules[_name] = _unused
 
 import attrs
 from loguru import logger
