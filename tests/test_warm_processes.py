@@ -7,14 +7,17 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from spade_coreason.xmpp.servers.embedded import EMBEDDED_PROGRAM, run_embedded_server
+from spade_coreason.xmpp.servers.server import LocalServer
 from tests.support.processes import is_running
-from tests.support.wait import TIMEOUT_S
-from tests.support.warm import WarmProcess
+from tests.support.wait import TIMEOUT_S, eventually
+from tests.support.warm import NAME_VARIABLE, WarmProcess
 
 DESCRIBE = """
 import asyncio, atexit, json, os, signal, sys, threading
@@ -132,3 +135,59 @@ def test_a_kill_ends_it_and_what_it_started_is_no_child_of_the_tests(tmp_path: P
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.stdout.close()
+
+
+# The embedded server
+
+
+def listening_process(server: LocalServer) -> int:
+    """Return the process id of the one that listens on the port of a server."""
+    lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()]
+    [inode] = [line[9] for line in lines if line[1].endswith(f":{server.port:04X}") and line[3] == "0A"]
+    for path in Path("/proc").glob("[0-9]*/fd/*"):
+        with suppress(OSError):
+            if os.readlink(path) == f"socket:[{inode}]":
+                return int(path.parts[2])
+    raise AssertionError("nobody listens")
+
+
+def has_imports(pid: int) -> bool:
+    """Return True if a process was forked from the one with the imports."""
+    return b"embedded_main.py" not in Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+async def test_the_embedded_server_is_forked_and_ends_with_its_block(tmp_path: Path) -> None:
+    assert run("", tmp_path, {})[0] == 0  # the process with the imports is there
+    async with run_embedded_server(tmp_path) as server:
+        pid = listening_process(server)
+        assert has_imports(pid)
+        assert os.readlink(f"/proc/{pid}/cwd") == str(tmp_path)
+    assert not is_running(pid)
+
+
+async def test_the_embedded_server_starts_anew_without_a_process_with_the_imports(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(NAME_VARIABLE, "no such process")
+    async with run_embedded_server(tmp_path) as server:
+        assert not has_imports(listening_process(server))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+async def test_a_signal_ends_the_embedded_server_and_the_one_that_started_it_hears_which(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    assert run("", tmp_path, {})[0] == 0
+    async with run_embedded_server(tmp_path) as server:
+        assert server.process is not None
+        pid = listening_process(server)
+        os.kill(server.process.pid, number)
+        assert (await server.process.wait_until_ended()).startswith(f"the embedded server ended by signal {number:d}")
+        await eventually(lambda: not is_running(pid))
+
+
+def test_an_embedded_server_that_cannot_start_ends_with_its_exit_code(tmp_path: Path) -> None:
+    assert run("", tmp_path, {})[0] == 0
+    command = [sys.executable, "-P", str(EMBEDDED_PROGRAM), "too few arguments"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (1, "ValueError: not enough values to unpack (expected 3, got 1)")

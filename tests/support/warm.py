@@ -18,6 +18,9 @@ from pathlib import Path
 from typing import Any, AnyStr
 
 _SOURCE = Path(__file__).with_name("warm_server.py")
+_PYTHON_START = Path(__file__).with_name("python_start")
+NAME_VARIABLE = "WARM_SERVER"
+"""The variable with the name of the socket at which the embedded server is forked. Without it, Python starts anew for it."""
 _PR_SET_CHILD_SUBREAPER = 36
 _FOR_THE_START = ("PYTHON", "LC_", "LANG", "LD_")
 """Variables that Python reads when it starts; a process for which they differ is started anew."""
@@ -86,10 +89,13 @@ def _fork(request: Mapping[str, Any], descriptors: Sequence[int]) -> int:
 @cache
 def _start_server() -> socket.socket:
     requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with theirs:
+    with theirs, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(f"\0{os.environ[NAME_VARIABLE]}")
+        listener.listen()
+        descriptors = theirs.fileno(), listener.fileno()
         subprocess.Popen(
-            [sys.executable, "-c", _SOURCE.read_text(encoding="utf-8"), str(theirs.fileno())],
-            pass_fds=[theirs.fileno()],
+            [sys.executable, "-c", _SOURCE.read_text(encoding="utf-8"), *map(str, descriptors)],
+            pass_fds=descriptors,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             cwd="/",  # no module of a test's own directory is imported
@@ -108,4 +114,6 @@ def _read_at_start(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: text for name, text in environment.items() if name.startswith(_FOR_THE_START) and name not in _FOLLOWED}
 
 
+os.environ[NAME_VARIABLE] = f"spade-coreason-tests-{os.getpid()}"
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(_PYTHON_START), os.environ.get("PYTHONPATH"))))
 _environment()  # before a test changes it

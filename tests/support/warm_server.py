@@ -3,10 +3,14 @@
 It runs as `python -c SOURCE FD`, so that it adds no module. A request on the socket FD is a JSON object with the three standard
 streams and the descriptors of `pass_fds`. The answer is the pid of the new process, and then `ready`, once that is a child of
 the nearest subreaper (prctl(2)).
+
+`python -c SOURCE FD LISTENER` also accepts connections at the socket LISTENER, each with one such request. A number is a signal
+for the new process, which is killed at the end of the connection. The answer is its exit code.
 """
 
 import atexit
 import codecs
+import contextlib
 import fcntl
 import gc
 import importlib
@@ -14,6 +18,7 @@ import io
 import json
 import os
 import pkgutil
+import select
 import signal
 import socket
 import sys
@@ -28,8 +33,10 @@ LEFT_OUT = (
 FURTHER = (
     "aiosqlite",
     "asyncpg",
+    "jinja2_time",
     "openai",
     "pytest",
+    "spade_coreason.xmpp.servers.embedded_main",
     "sqlalchemy.dialects.sqlite.aiosqlite",
     "sqlalchemy.dialects.postgresql.asyncpg",
 )
@@ -50,9 +57,19 @@ def import_all() -> None:
     counter_for("auto")  # its vocabulary takes longer to load than to fork
 
 
-def serve(requests: socket.socket) -> tuple[dict, list[int]]:  # type: ignore[type-arg]  # JSON
+def serve(requests: socket.socket, listener: socket.socket) -> tuple[dict, list[int]]:  # type: ignore[type-arg]  # JSON
     """Fork for each request. Return in the new process, with its request and its descriptors."""
     while True:
+        ready, _, _ = select.select([requests, listener], [], [])
+        if listener in ready:
+            connection, _ = listener.accept()
+            if os.fork() == 0:
+                requests.close()
+                listener.close()
+                return fork_and_watch(connection)
+            connection.close()
+            reap()
+            continue
         data, descriptors, _, _ = socket.recv_fds(requests, 1 << 20, MAX_DESCRIPTORS)
         if not data:
             os._exit(0)  # the tests have ended
@@ -60,6 +77,7 @@ def serve(requests: socket.socket) -> tuple[dict, list[int]]:  # type: ignore[ty
             between = os.getpid()
             if (pid := os.fork()) == 0:
                 requests.close()
+                listener.close()
                 while os.getppid() == between:
                     time.sleep(0.0005)  # there is no event for another parent
                 return json.loads(data), descriptors
@@ -69,6 +87,32 @@ def serve(requests: socket.socket) -> tuple[dict, list[int]]:  # type: ignore[ty
         requests.send(b"ready")
         for descriptor in descriptors:
             os.close(descriptor)
+
+
+def fork_and_watch(connection: socket.socket) -> tuple[dict, list[int]]:  # type: ignore[type-arg]  # JSON
+    """Fork for the request of a connection. Return in the new process. End this one when that has ended."""
+    data, descriptors, _, _ = socket.recv_fds(connection, 1 << 20, MAX_DESCRIPTORS)
+    if not data:
+        os._exit(0)
+    if (pid := os.fork()) == 0:
+        connection.close()
+        return json.loads(data), descriptors
+    for descriptor in descriptors:
+        os.close(descriptor)
+    ended = os.pidfd_open(pid)
+    while ended not in select.select([connection.fileno(), ended], [], [])[0]:
+        os.kill(pid, int(connection.recv(100) or signal.SIGKILL))
+    _, status = os.waitpid(pid, 0)
+    with contextlib.suppress(OSError):
+        connection.send(str(os.waitstatus_to_exitcode(status)).encode())
+    os._exit(0)
+
+
+def reap() -> None:
+    """Collect the children that have ended."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG) != (0, 0):
+            pass
 
 
 def become_new(request: dict, descriptors: list[int]) -> None:  # type: ignore[type-arg]  # JSON
@@ -121,12 +165,12 @@ def end() -> None:
 
 
 atexit.register(end)
-requests = socket.socket(fileno=int(sys.argv[1]))
+requests, listener = (socket.socket(fileno=int(number)) for number in sys.argv[1:3])
 gc.disable()  # to look for garbage takes a quarter of the time of the imports
 import_all()
 gc.freeze()
 gc.enable()
-request, descriptors = serve(requests)
+request, descriptors = serve(requests, listener)
 become_new(request, descriptors)
 try:
     exec(request["code"], {"__name__": "__main__", "__builtins__": __builtins__})

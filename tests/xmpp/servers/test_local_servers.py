@@ -28,6 +28,7 @@ from tests.support.servers.clients import StockClient
 from tests.support.servers.processes import group_members, listening_addresses, remaining_members, wait_until_ended
 from tests.support.servers.requirements import require
 from tests.support.wait import TIMEOUT_S
+from tests.support.warm import NAME_VARIABLE
 
 PASSWORD = "pässwörd ⅷ"
 """A password that SASLprep changes: Ⅷ becomes viii."""
@@ -37,6 +38,12 @@ def pid_of(server: LocalServer) -> int:
     """Return the process id of a server that this process has started."""
     assert server.process is not None
     return server.process.pid
+
+
+@pytest.fixture(autouse=True)
+def cold_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start the embedded server as people do: without the fork of other tests."""
+    monkeypatch.delenv(NAME_VARIABLE)
 
 
 @pytest.fixture(params=["prosody", "embedded"])
