@@ -26,7 +26,7 @@ from tests.support.large_bodies import SHAPES, make_body
 from tests.support.program import run_command
 from tests.support.wait import TIMEOUT_S
 
-SECONDS = float(os.environ.get("HTTP_ATTACK_SECONDS", "1"))
+SECONDS = float(os.environ.get("HTTP_ATTACK_SECONDS", "0.2"))
 STREAMS = 100 if SECONDS > 1 else 20
 FRIEND = "127.0.1.1"
 _MAX_GROWTH = 1.2
@@ -220,7 +220,7 @@ async def test_others_are_answered_and_the_platform_stops(name: str, tmp_path: P
     with run_platform(file) as platform:
         for warm in (_reuse_ids, ATTACKS[name]):
             await _attack(target, warm)
-        before = await _wait_for_memory(target, platform.pid, 0, 2)
+        before = await _wait_for_memory(target, platform.pid, 0, 1)
         asked = await _attack(target, ATTACKS[name])
         after = await _wait_for_memory(target, platform.pid, _MAX_GROWTH * before, 30)
         print(f"{name}: {asked} questions, {before / 2**20:.0f} MiB before, {after / 2**20:.0f} MiB after")

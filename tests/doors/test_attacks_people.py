@@ -74,7 +74,7 @@ class Running(RunningPlatform):
 
 def run_platform(directory: Path) -> AbstractAsyncContextManager[Running]:
     agent = {"jid": DESK, "agent": "tests.doors.test_attacks_people:Hoarder", "doors": ["openai"]}
-    return Running.start(directory, [agent], access={"allow": [ADA], "operators": [ADA]})
+    return Running.start(directory, [agent], access={"allow": [ADA], "operators": [ADA]}, limits={"grace_s": 0.2})
 
 
 async def fill(running: Running) -> DoorReply:

@@ -57,6 +57,8 @@ _QUICK_CHARACTERS = 2**12
 _QUICK_S = 0.0003
 _MAX_QUICK_S, _MAX_S = 0.5, 20.0
 """Seconds of CPU after which a text is too slow: in the quick form, and with every length."""
+_TRIES = 4
+"""How often the longer text has to take too long."""
 _BUSY = 4
 """The factor by which a busy machine may take longer: what is too slow is measured once more with it."""
 
@@ -297,11 +299,14 @@ def _limit_cpu(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGVTALRM, former)
 
 
-def describe_excess(expression: Expression, *, every_length: bool = False) -> str | None:
-    """Return the text for which a method of an expression takes more than linear time; None if there is none."""
+def describe_excess(expression: Expression, *, every_length: bool = False, tries: int = _TRIES) -> str | None:
+    """Return the text for which a method of an expression takes more than linear time; None if there is none.
+
+    `tries` is how often it has to take more. One is enough for an expression that is known to take more.
+    """
     for text in hostile_texts(expression.pattern):
         for method in sorted(expression.methods):
-            if (found := measure(partial(_call, expression.pattern, method), text, every_length)) is not None:
+            if (found := measure(partial(_call, expression.pattern, method), text, every_length, tries)) is not None:
                 return f"{expression.place}: {expression.pattern.pattern!r:.120}.{method}: {found}"
     return None
 
@@ -310,13 +315,15 @@ def _call(pattern: re.Pattern[Any], method: str, text: str) -> object:
     return _METHODS[method](pattern, text.encode("latin-1", "replace") if isinstance(pattern.pattern, bytes) else text)
 
 
-def measure(function: Callable[[str], object], text: HostileText, every_length: bool = False) -> str | None:
+def measure(
+    function: Callable[[str], object], text: HostileText, every_length: bool = False, tries: int = _TRIES
+) -> str | None:
     """Return the times of a function with which sixteen times the length takes more than 64 times the CPU; None otherwise.
 
     Linear time takes sixteen times as long, quadratic 256 times: on a busy machine, many measurements must all be wrong by four
     before the answer is. A time is the best of ten, at a length that takes 4 ms, up to 1 MiB, and that of the longer text the
-    best of four. Without `every_length`, a text is left out that takes less than 0.3 ms at 4 KiB, or at most 32 times as long
-    as a sixteenth of it.
+    best of `tries`. Without `every_length`, a text is left out that takes less than 0.3 ms at 4 KiB, or at most 32 times as
+    long as a sixteenth of it.
     """
 
     def run(characters: int, times: int, good_enough_s: float = 0.0) -> float:
@@ -330,7 +337,7 @@ def measure(function: Callable[[str], object], text: HostileText, every_length: 
         return best
 
     characters, limit_s = _QUICK_CHARACTERS, _MAX_S if every_length else _MAX_QUICK_S
-    for allowed_s in (limit_s, _BUSY * limit_s):
+    for allowed_s in (limit_s, _BUSY * limit_s)[:tries]:
         try:
             with _limit_cpu(allowed_s):
                 if not every_length:
@@ -348,7 +355,7 @@ def measure(function: Callable[[str], object], text: HostileText, every_length: 
                 short = run(characters, 10)
         except _TooSlowError:
             continue
-        for _ in range(4):
+        for _ in range(tries):
             with suppress(_TooSlowError), _limit_cpu(_MOST_GROWTH * short):
                 run(_LONGER * characters, 1)
                 return None
