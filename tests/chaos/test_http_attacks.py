@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -43,6 +44,9 @@ class Target:
     metrics: int
     attacker: str
     friend: str
+
+
+Make: TypeAlias = Callable[[str, bytes, str, str], tuple[str, list[str], bytes]]
 
 
 async def _hold(port: int, addresses: list[str], number: int, data: bytes) -> None:
@@ -95,12 +99,12 @@ async def _reuse_ids(target: Target) -> None:
                 await asyncio.gather(*(http.post("/mcp", json=call, headers=session) for _ in range(5)))
 
 
-async def _post_all(target: Target, bodies: Iterable[tuple[str, bytes, str]]) -> None:
+async def _post_all(target: Target, bodies: Iterable[tuple[str, bytes, str]], make: Make = make_body) -> None:
     """Send bodies, again and again, four at a time: each by a door, with data and a text."""
 
     async def post(http: httpx.AsyncClient, turn: int) -> None:
         for door, data, text in islice(cycle(bodies), turn, None):
-            path, headers, body = make_body(door, data, text, "echo")
+            path, headers, body = make(door, data, text, "echo")
             named = dict(each.split(": ", 1) for each in headers)
             reply = await http.post(path, content=body, headers=named)
             assert reply.status_code in (200, 400, 413, 422, 429, 503), reply.text
@@ -136,7 +140,8 @@ async def _send_values(target: Target) -> None:
 
 async def _send_large(target: Target) -> None:
     """Send bodies of 12 MiB that are not taken."""
-    await _post_all(target, [(door, SHAPES["numbers"](6 * 2**20), "hi") for door in ("openai", "a2a", "mcp")])
+    numbers = SHAPES["numbers"](6 * 2**20)
+    await _post_all(target, [(door, numbers, "hi") for door in ("openai", "a2a", "mcp")], cache(make_body))
 
 
 Attack: TypeAlias = Callable[[Target], Coroutine[Any, Any, None]]
