@@ -212,7 +212,11 @@ def pytest_collection(session: pytest.Session) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give the mark `servers` to what starts one by a fixture. Tests that ask `require` have it themselves."""
+    """Give the mark `servers` to what starts one by a fixture. Tests that ask `require` have it themselves.
+
+    The tests beside this file begin: the longest are among them, and one that begins last is waited for by all processes.
+    """
+    items.sort(key=lambda item: item.path.parent != Path(__file__).parent)
     for item in items:
         if isinstance(item, pytest.Function):
             fixtures = set(item.fixturenames)
