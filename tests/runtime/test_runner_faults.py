@@ -184,7 +184,7 @@ async def test_a_conversation_whose_turn_could_not_be_stored_times_out_like_any_
     database_url: str, expected_errors: ExpectedErrors
 ) -> None:
     expected_errors("cannot store a request of alice@localhost: the disk is full")
-    async with run_harness(database_url, rules=idle_after(0.2)) as harness:
+    async with run_harness(database_url, rules=idle_after(0.2), timings=RunnerTimings(retry_s=0.2)) as harness:
         await harness.ask("one")
         harness.store.inbox.fails_to_finish = True
         await harness.ask("two")
