@@ -6,6 +6,7 @@ import keyword
 import re
 import sys
 import unicodedata
+from functools import cache
 from importlib.metadata import packages_distributions
 from typing import NamedTuple
 
@@ -15,6 +16,7 @@ _FALLBACK = "my-agent"
 _MAX_CHARACTERS = 40
 # What a project contains, or what its files import by these names.
 _TAKEN = frozenset(("agent", "agent_tester", "config", "conftest", "data", "spade", "spade_coreason", "tests"))
+_find_distributions = cache(packages_distributions)  # it reads a file of each distribution
 
 
 class AgentName(NamedTuple):
@@ -67,4 +69,4 @@ def _is_taken(module: str) -> bool:
     """Return True if a module of this name would hide another one, or a name that a project needs."""
     if module in sys.stdlib_module_names or module in _TAKEN or keyword.iskeyword(_class_name(module)):
         return True
-    return module in packages_distributions()
+    return module in _find_distributions()
