@@ -28,7 +28,7 @@ from tests.support.program import run_command
 from tests.support.wait import TIMEOUT_S
 
 SECONDS = float(os.environ.get("HTTP_ATTACK_SECONDS", "0.2"))
-STREAMS = 100 if SECONDS > 1 else 20
+STREAMS = 100 if SECONDS > 1 else 10
 FRIEND = "127.0.1.1"
 _MAX_GROWTH = 1.2
 _CHARACTERS = 262_144
