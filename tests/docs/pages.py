@@ -200,7 +200,7 @@ class PageRun:
             return here
         with self._popen(command, here) as process:
             try:
-                printed = process.communicate(timeout=4 * TIMEOUT_S)[0].decode()
+                printed = b"".join(filter(None, process.communicate(timeout=4 * TIMEOUT_S))).decode()
             except BaseException:
                 process.kill()
                 raise
@@ -225,6 +225,12 @@ class PageRun:
         if plain := read_plain_command(command, environment):
             variables, words = plain
             return WarmProcess[bytes](words, env=environment | variables, **options)
+        shown, _, file = command.rpartition(" > ")
+        if re.fullmatch(r"[\w.-]+", file) and (plain := read_plain_command(shown, environment)):
+            variables, words = plain
+            with (here / file).open("wb") as output:
+                options |= {"stdout": output, "stderr": subprocess.PIPE}
+                return WarmProcess[bytes](words, env=environment | variables, **options)
         return subprocess.Popen(["bash", "-c", f"{before}{command}"], env=environment, **options)
 
     def _environment(self) -> dict[str, str]:
