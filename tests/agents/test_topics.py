@@ -647,8 +647,9 @@ async def test_retention_deletes_old_items_and_makes_dead_letters_of_what_waits_
         assert await store.purge() == 2
         assert (await broker_text(t)).splitlines()[:2] == ["- late: 1 item", "- news: 3 items"]
         clock.advance(days=2, seconds=1)
-        assert await store.purge() == 4
-        assert (await broker_text(t)).splitlines()[0] == "- $dead-letter/late: 1 item"
+        await store.purge()  # or the broker has, since its clock is later
+        found = (await broker_text(t)).splitlines()
+        assert found[:2] == ["- $dead-letter/late: 1 item", "- agent@localhost ← news: 0 items wait"]
         [line] = await broker_lines(t, "$dead-letter/late")
         assert line.endswith("→ away@localhost: the subscriber was unreachable for 2 days")
 

@@ -94,7 +94,9 @@ async def measure_open(url: str) -> Opening:
     def count_statement(connection: object, cursor: object, statement: str, *_: object) -> None:
         nonlocal statements
         statements += 1
-        of_thread.is_read = statement.startswith("SELECT")
+
+    def note_statement(statement: str) -> None:
+        of_thread.is_read = statement.startswith("SELECT")  # COMMIT too comes here, and is no read
 
     def count_instruction() -> int:
         nonlocal read_instructions
@@ -102,6 +104,7 @@ async def measure_open(url: str) -> Opening:
         return 0
 
     def count_instructions_of(connection: Any, _: object) -> None:
+        connection.set_trace_callback(note_statement)
         connection.set_progress_handler(count_instruction, 1)
 
     gc.collect()
