@@ -55,14 +55,15 @@ class Tasks:
     def __len__(self) -> int:
         return len(self._tasks)
 
-    def start(self, work: Coroutine[Any, Any, Any]) -> None:
+    def start(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any] | None:
         """Begin work, unless it is stopped."""
         if self._is_stopped:
             work.close()
-            return
+            return None
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._on_done)
+        return task
 
     async def cancel(self) -> None:
         """Cancel what runs, and wait for that."""

@@ -319,11 +319,12 @@ class HostedAgent(Agent, SessionHandler):  # type: ignore[misc]  # SPADE comes w
                     for state in behaviour.get_states().values():
                         state.set_agent(self)
                 behaviour.start()
-        self._profile.announce()
-        self.rooms.join_all()
-        # Contacts may write as soon as they see the agent online. ejabberd would store such a message until the next login.
-        await self.connection.wait_until_acknowledged(_PRESENCE_TIMEOUT_S)
-        self._catch_up()
+        if self.connection.state == "online":  # else `on_session` does it
+            self._profile.announce()
+            self.rooms.join_all()
+            # Contacts may write as soon as they see the agent online. ejabberd would store such a message until the next login.
+            await self.connection.wait_until_acknowledged(_PRESENCE_TIMEOUT_S)
+            self._catch_up()
         self.runtime.announcement.start(stored)
 
     async def _async_stop(self, grace_s: float = 10.0) -> None:
@@ -483,17 +484,18 @@ class HostedAgent(Agent, SessionHandler):  # type: ignore[misc]  # SPADE comes w
         return False
 
     def on_session(self, is_new: bool) -> None:
-        if not is_new:
+        if is_new:
+            self._is_announced = False
+            self.peer_features.clear()
+            self.runtime.parts.peers.finder.forget_presences()
+            self.archive.pause()
+            self.offline_messages.stop()
+            if self.connection.client.is_full_server:
+                self._runner.hold(_ARCHIVE_FIRST_S)
+        else:
             self.rooms.ping.check()
-            return
-        self._is_announced = False
-        self.peer_features.clear()
-        self.runtime.parts.peers.finder.forget_presences()
-        self.archive.pause()
-        self.offline_messages.stop()
-        if self.connection.client.is_full_server:
-            self._runner.hold(_ARCHIVE_FIRST_S)
-        if self._alive.is_set():
+        # One that was cut before it was announced goes on without a presence: the server would store all messages for later.
+        if self._alive.is_set() and not self._is_announced:
             self._profile.announce_new_session(self._prepare_session, self._catch_up)
             self.rooms.join_all()
             self.runtime.announcement.repeat()

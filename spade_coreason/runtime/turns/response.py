@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, get_args
 
 from ...contracts import (
     AgentRequest,
@@ -25,6 +25,7 @@ from ..replies.output import TurnOutput, TurnStream
 if TYPE_CHECKING:
     from ...domain.messages import InboundRequest
     from ...storage import AgentRepository
+    from ..questions.turn_questions import TurnQuestions
 
 _MAX_CHOICES = 20
 
@@ -33,19 +34,6 @@ _STATUSES = get_args(_Status)
 _ViewHint: TypeAlias = Literal["TABLE", "JSON", "LIST", "KEY_VALUE"]
 
 agent_log = logging.getLogger("spade_coreason.agent")
-
-
-class ResponseQuestions(Protocol):
-    """The questions of one turn to people, as `Response` has them."""
-
-    async def ask_person(
-        self,
-        question: str,
-        choices: Sequence[str],
-        schema: Mapping[str, Any] | None,
-        to: str | None,
-        timeout: timedelta,
-    ) -> PersonAnswer: ...
 
 
 class TurnResponse:
@@ -62,7 +50,7 @@ class TurnResponse:
         request: AgentRequest,
         incoming: InboundRequest,
         repository: AgentRepository,
-        open_questions: Callable[[], ResponseQuestions],
+        open_questions: Callable[[], TurnQuestions],
     ) -> None:
         self._open_questions = open_questions
         self._output = output

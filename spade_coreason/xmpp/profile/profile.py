@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
@@ -72,6 +73,7 @@ class AgentProfile:
         self._finder.watched.subscribe(self._watch)
         runtime.parts.manifest_changed.subscribe(self._on_manifest_changed)
         self._roster: Roster | None = None
+        self._announcing: asyncio.Task[None] | None = None
         self._access_requests = access_requests
 
     def _introduction(self) -> str:
@@ -110,8 +112,13 @@ class AgentProfile:
             self._tasks.start(self._publish())
 
     def announce_new_session(self, prepare: Callable[[], Awaitable[None]], on_announced: Callable[[], None]) -> None:
-        """Prepare a new session, about which the server knows nothing, and announce the agent. Then call `on_announced`."""
-        self._tasks.start(self._announce_new_session(prepare, on_announced))
+        """Prepare a new session, about which the server knows nothing, and announce the agent. Then call `on_announced`.
+
+        An earlier call that is not at its end is given up. If the connection is lost meanwhile, nothing is announced.
+        """
+        if self._announcing is not None:
+            self._announcing.cancel()
+        self._announcing = self._tasks.start(self._announce_new_session(prepare, on_announced))
 
     def _on_manifest_changed(self) -> None:
         """Show the new manifest of the agent: in its profile, if that is published, and in its presence."""

@@ -30,7 +30,7 @@ from spade_coreason.testing import PlatformLimits, Policy, Rules
 from spade_coreason.xmpp.host import HostedAgent
 from spade_coreason.xmpp.timings import ConnectionTimings
 from tests.support.errors import ExpectedErrors
-from tests.support.hosting import Echo, OnlineAgent, run_agent
+from tests.support.hosting import Echo, OnlineAgent, Tunnel, run_agent
 from tests.support.servers.clients import StockClient
 from tests.support.servers.kinds import on_both_servers
 from tests.support.servers.server import OTHER_DOMAIN, XmppServer
@@ -341,6 +341,35 @@ async def test_a_session_that_cannot_be_prepared_is_logged_with_what_it_means(
         )
         profile.announce_new_session(fail, lambda: None)
         await eventually(lambda: not profile._tasks)
+
+
+async def test_a_session_that_was_cut_before_it_was_announced_is_announced_once_it_goes_on(
+    real_server: XmppServer, tmp_path: Path
+) -> None:
+    """It went on without a presence, so that the server stored all messages to the agent for its next session."""
+
+    async def prepare() -> None:
+        """Be ready at once, though the connection is lost: as one whose replies were not stored."""
+
+    async with (
+        Tunnel(real_server) as tunnel,
+        run_agent(Weather(), real_server, tmp_path, port=tunnel.port) as agent,
+        connect_person(real_server) as alice,
+    ):
+        host, connection = agent.host, agent.host.connection
+        await eventually(lambda: host.is_reachable)
+        tunnel.is_open = False
+        tunnel.cut()
+        await eventually(lambda: connection.state != "online")
+        host.on_session(is_new=True)
+        profile = host._profile
+        assert profile is not None
+        profile.announce_new_session(prepare, lambda: None)
+        await asyncio.sleep(0)
+        tunnel.is_open = True
+        await eventually(lambda: connection.resumption_count == 1)
+        await eventually(lambda: host.is_reachable)
+        assert await alice.ask("Is it sunny?", agent.jid)
 
 
 async def test_its_picture_comes_from_the_configuration(real_server: XmppServer, tmp_path: Path) -> None:
