@@ -114,7 +114,7 @@ class AgentProfile:
     def announce_new_session(self, prepare: Callable[[], Awaitable[None]], on_announced: Callable[[], None]) -> None:
         """Prepare a new session, about which the server knows nothing, and announce the agent. Then call `on_announced`.
 
-        An earlier call that is not at its end is given up. If the connection is lost meanwhile, nothing is announced.
+        An earlier call that is not at its end is given up. If the connection is lost before its end, nothing is announced.
         """
         if self._announcing is not None:
             self._announcing.cancel()
