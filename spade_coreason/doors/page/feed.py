@@ -410,7 +410,9 @@ class Feed:
         fields, parts, sent = {}, list[State](), place.answers.get(answer.id)
         if sent is None or sent["run"] != answer.run:
             sent = place.answers[answer.id] = {"run": answer.run, "state": ""}
-            fields = {"is_new": True, "me": self._show_payload(answer.payload), "at": answer.at}
+            # One from before a restart has no parts at first, nor while it waits: the page keeps those that it has.
+            keeps = answer.is_fetched and not (answer.run or answer.parts) and answer.state in ("", *_GOES_ON)
+            fields = {"is_new": True, "keeps": keeps, "me": self._show_payload(answer.payload), "at": answer.at}
         for ident, part in answer.parts.items():
             before, blocks = sent.get(ident, {}), part.get("blocks")
             if part is not before and blocks is not None:

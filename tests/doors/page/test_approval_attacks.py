@@ -182,6 +182,21 @@ async def test_a_decision_before_a_restart_counts_and_is_not_decided_again(decis
         assert PageDesk.paid in ([], ["rent"])
 
 
+async def test_an_answer_that_waits_since_before_a_restart_takes_nothing_from_the_page(tmp_path: Path) -> None:
+    """The page has shown what was said, which is not told again before the decision. A state of it once cleared that."""
+    async with RunningPage.open(tmp_path) as page:
+        await ask_to_pay(await page.log_in(ADA), await page.log_in(CAROL))
+    async with RunningPage.open(tmp_path) as page:
+        ada, carol = await page.log_in(ADA), await page.log_in(CAROL)
+        async with ada.feed() as feed:
+            await feed.find("answer", state="parked")
+            assert all(state["keeps"] for state in feed.states if state.get("is_new"))
+            async with carol.feed() as questions:
+                code = (await questions.find_question())["code"]
+            assert await decide(carol, code) == (200, "")
+            await feed.find_turns(1)
+
+
 @pytest.mark.parametrize("verb", ["approve", "deny"])
 async def test_a_sender_over_xmpp_decides_nothing_where_anybody_may_forge_it(verb: str) -> None:
     """Neither by a command in any form, nor by a text, nor in the menu (XEP-0050)."""

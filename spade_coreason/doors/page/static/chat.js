@@ -100,10 +100,10 @@ const on = {
     if (isWhole) showSent();
     refresh();
   },
-  answer({is_new: isNew, state, parts, ...fields}) {
+  answer({is_new: isNew, keeps, state, parts, ...fields}) {
     const turn = isNew ? turnOf(fields) : turns.get(fields.id);
     if (!isNew && !goesOn(turn?.state)) return;
-    if (isNew && (parts.length || !state || !goesOn(state))) {  // one that waits since before a restart is told without its parts
+    if (isNew && !keeps) {
       clear(turn);
       turn.thoughts.lastChild.replaceChildren();
     }
