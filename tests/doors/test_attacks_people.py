@@ -1,4 +1,4 @@
-"""What a key leaves of a person, and of a caller, is found and deleted, whatever the agent does with it."""
+"""The traces of a person, and of a caller, that a key leaves are found and deleted, whatever the agent does with them."""
 
 from __future__ import annotations
 

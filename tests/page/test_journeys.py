@@ -1,4 +1,4 @@
-"""What people do in the page, in a real browser, from their login on: also while the platform is killed, and with many tabs."""
+"""Journeys of people in the page, in a real browser, from their login on: over kills of the platform, and with many tabs."""
 
 from __future__ import annotations
 

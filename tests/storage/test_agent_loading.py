@@ -1,4 +1,4 @@
-"""What a database reads when an agent opens, and when a connection is replaced."""
+"""The reads of a database when an agent opens, and when a connection is replaced."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def find_oldest(url: str) -> str:
 
 
 async def test_migrations_only_add_things(database_url: str) -> None:
-    """What a program of an allowed older revision knows must stay as it is: see CONTRIBUTING.md."""
+    """A program of an allowed older revision finds all that it knows, as it was: see CONTRIBUTING.md."""
     revisions = [script.revision for script in ScriptDirectory.from_config(alembic_config()).walk_revisions()][::-1]
     assert revisions[-1] == schema.REVISION
     oldest = find_oldest(database_url)

@@ -122,7 +122,7 @@ async def test_what_claims_to_come_from_a_caller_is_dropped_and_counted(
 
 
 async def test_a_client_of_the_embedded_server_cannot_write_as_a_caller(embedded: XmppServer, tmp_path: Path) -> None:
-    """That server lets its clients name any sender."""
+    """The embedded server lets its clients name any sender."""
     async with (
         run_agent(Echo(), embedded, tmp_path, access=["*"]) as agent,
         StockClient(*await embedded.account(), embedded) as mallory,

@@ -133,7 +133,7 @@ class PlatformLock:
             await asyncio.sleep(random.uniform(0.01, 0.1))
 
     async def _find_workers(self, driver: Any) -> list[str]:
-        """Return the names of the workers that share the database; none if it has no tables yet, or older ones."""
+        """Return the names of the workers that share the database; none if it has no tables yet."""
         try:
             return [row["name"] for row in await driver.fetch("SELECT name FROM workers ORDER BY id")]
         except DRIVER_ERRORS as error:
